@@ -1,0 +1,1 @@
+"""The control plane: studies, leases and answers behind a REST API and a command line."""

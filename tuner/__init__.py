@@ -1,0 +1,1 @@
+"""The search core: pure functions from a space and a history to the next configuration to measure."""
