@@ -4,11 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from app.lifecycle.lease import LEASE
 from app.lifecycle.study import STUDY
-from tuner.metrics import LATENCIES, STATISTICS
+from tuner.metrics import LATENCIES, METRICS, STATISTICS
 from tuner.protocol import FailureKind
+from tuner.space import build_space
+from tuner.spec import parse_study
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,3 +50,16 @@ def test_every_latency_and_statistic_is_explained() -> None:
 
 def test_changelog_has_an_unreleased_part() -> None:
     assert "## Unreleased" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_study_file_of_the_documents_is_valid() -> None:
+    text = (ROOT / "docs" / "study-file.md").read_text()
+    example = text.split("```yaml\n")[1].split("```")[0]
+    spec = parse_study(yaml.safe_load(example))
+    assert build_space(spec).distributions().keys() >= {"max_num_batched_tokens", "block_size"}
+
+
+def test_every_metric_without_a_statistic_is_listed_in_the_study_file_document() -> None:
+    text = (ROOT / "docs" / "study-file.md").read_text()
+    plain = [name for name in METRICS if name.split("_")[0] not in LATENCIES]
+    assert [name for name in plain if f"`{name}`" not in text] == []
