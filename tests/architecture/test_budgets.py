@@ -40,14 +40,18 @@ def test_file_and_its_functions_are_short(path: Path) -> None:
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
-    assert [name_of(path) for path in SOURCES if path.stem in EMPTY_NAMES or path.parent.name in EMPTY_NAMES] == []
+    assert [
+        name_of(path) for path in SOURCES if path.stem in EMPTY_NAMES or path.parent.name in EMPTY_NAMES
+    ] == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_only_the_outermost_loops_catch_everything(path: Path) -> None:
     if name_of(path) in MAY_CATCH_ALL:
         return
-    for handler in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ExceptHandler)):
+    for handler in (
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ExceptHandler)
+    ):
         broad = handler.type is None or ast.unparse(handler.type) in {"Exception", "BaseException"}
         reraises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
         assert not broad or reraises, f"line {handler.lineno}"

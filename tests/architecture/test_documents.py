@@ -27,7 +27,9 @@ def table_under(heading: str) -> dict[str, set[str]]:
 @pytest.mark.parametrize(("heading", "machine"), [("Study", STUDY), ("Lease", LEASE)])
 def test_life_cycle_tables_are_those_of_the_code(heading: str, machine: object) -> None:
     moves = machine.moves  # type: ignore[attr-defined]  # either machine
-    in_code = {source.value: {target.value for target in targets} for source, targets in moves.items() if targets}
+    in_code = {
+        source.value: {target.value for target in targets} for source, targets in moves.items() if targets
+    }
     assert table_under(heading) == in_code
 
 
