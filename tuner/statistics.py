@@ -114,7 +114,7 @@ def block_length(n: int) -> int:
 
     The optimal order for the variance of a mean (P. Hall, J. L. Horowitz, B.-Y. Jing, 1995).
     """
-    return max(1, math.ceil(float(n) ** (1 / 3) - 1e-9))
+    return max(1, math.ceil(math.cbrt(n) - 1e-9))
 
 
 def block_bootstrap_mean(
