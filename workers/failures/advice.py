@@ -9,7 +9,7 @@ from enum import Enum, auto
 from tuner.protocol import FailureKind, Phase, Verdict
 from workers.failures.catalogue import Standing
 from workers.failures.evidence import Evidence
-from workers.failures.rules import Finding
+from workers.failures.findings import Finding
 from workers.failures.standing import host_memory_spenders
 
 __all__ = ["HEADLINES", "TEXTS", "advise", "advise_host_oom", "headline"]
@@ -54,12 +54,12 @@ DOING = {
     Stage.UNKNOWN: "while starting",
 }
 ON_DEVICE_OOM = {
-    Stage.WEIGHTS: "The weights do not fit: raise tensor_parallel_size, choose a quantization, or set cpu_offload_gb.",
+    Stage.WEIGHTS: "The weights do not fit: raise tensor_parallel_size, quantize, or set cpu_offload_gb.",
     Stage.PROFILE: "Lower max_num_batched_tokens; the activations of one step grow with it.",
     Stage.SAMPLER: "Lower max_num_seqs, or lower gpu_memory_utilization to leave room for the sampler.",
-    Stage.KV_CACHE: "Lower gpu_memory_utilization (or kv_cache_memory_bytes): the KV cache takes more than is free.",
-    Stage.GRAPHS: "Lower max_cudagraph_capture_size or max_num_seqs, set enforce_eager, or lower gpu_memory_utilization.",
-    Stage.SERVING: "Lower gpu_memory_utilization to leave headroom, or lower max_num_batched_tokens or max_num_seqs.",
+    Stage.KV_CACHE: "Lower gpu_memory_utilization or kv_cache_memory_bytes: the KV cache exceeds the rest.",
+    Stage.GRAPHS: "Lower max_cudagraph_capture_size, set enforce_eager, or lower gpu_memory_utilization.",
+    Stage.SERVING: "Lower gpu_memory_utilization for headroom, or max_num_batched_tokens or max_num_seqs.",
     Stage.UNKNOWN: "Lower max_num_batched_tokens first, then max_num_seqs or gpu_memory_utilization.",
 }
 SUCCESSORS = {
@@ -113,7 +113,7 @@ def advise(finding: Finding, standing: Standing, numbers: Mapping[str, float], e
         FailureKind.OOM_DEVICE,
         FailureKind.MEMORY_BUDGET,
     }:
-        return "Free the device: other processes held its memory (nvidia-smi shows which). The attempt is repeated."
+        return "Free the device: other processes hold its memory (nvidia-smi shows which); it is tried again."
     match finding.kind:
         case FailureKind.OOM_DEVICE:
             return ON_DEVICE_OOM[_stage(finding, evidence)]
@@ -147,7 +147,7 @@ def _of_kv_cache(numbers: Mapping[str, float]) -> str:
     longest = numbers.get("longest_model_len")
     bound = f" to at most {longest:.0f}" if longest else ""
     return (
-        f"Raise gpu_memory_utilization (VLLM_CPU_KVCACHE_SPACE on the CPU build), lower max_model_len{bound}, "
+        f"Raise gpu_memory_utilization (on the CPU VLLM_CPU_KVCACHE_SPACE), lower max_model_len{bound}, "
         "or lower max_num_batched_tokens; an fp8 kv_cache_dtype halves the need."
     )
 
@@ -177,18 +177,18 @@ def _of_installation(message: str) -> str:
     if missing is None:
         return TEXTS[FailureKind.BROKEN_INSTALLATION]
     name = missing[1].split(".")[0]
-    return f"Install {name} into the environment of vLLM on this host, or choose a backend that does not need it."
+    return f"Install {name} into vLLM's environment on this host, or choose a backend that does not need it."
 
 
 def _of_model(message: str) -> str:
     lowered = message.lower()
     if "gated" in lowered or "401 client error" in lowered:
-        return "Accept the model's licence on the hub and give the worker a token (HF_TOKEN in its own environment)."
+        return "Accept the model's licence on the hub and give the worker a token (HF_TOKEN, at the worker)."
     if "trust_remote_code" in lowered or "custom code" in lowered:
-        return "The model brings code of its own (trust_remote_code): allow it on the worker or choose another model."
+        return "The model brings its own code (trust_remote_code): allow it on the worker or take another."
     if "architecture" in lowered or "model type" in lowered:
-        return "This version of vLLM does not support the model: choose another model or another version of vLLM."
-    return "Check the model's name or folder on the worker, and that it is downloaded where the hub cannot be reached."
+        return "This version of vLLM does not support the model: take another model or version."
+    return "Check the model's name or folder on the worker; without the hub it must be there already."
 
 
 BY_MESSAGE: Mapping[FailureKind, Callable[[str], str]] = {
@@ -198,14 +198,19 @@ BY_MESSAGE: Mapping[FailureKind, Callable[[str], str]] = {
     FailureKind.MODEL_UNAVAILABLE: _of_model,
 }
 TEXTS: Mapping[FailureKind, str] = {
-    FailureKind.KERNEL_ERROR: "Choose another block_size, dtype or attention_backend: it is on-chip memory or a limit "
-    "of the kernel, which gpu_memory_utilization does not change.",
-    FailureKind.BROKEN_INSTALLATION: "Mend the environment of vLLM on this host: its parts (vllm, torch, driver, "
-    "compiler) do not fit together.",
-    FailureKind.DEVICE_UNAVAILABLE: "Make the device visible to the worker: check the driver (nvidia-smi, rocm-smi, "
-    "xpu-smi), CUDA_VISIBLE_DEVICES and the container's access to the device.",
+    FailureKind.KERNEL_ERROR: (
+        "Choose another block_size, dtype or attention_backend: a limit of the chip was met, "
+        "which gpu_memory_utilization does not change."
+    ),
+    FailureKind.BROKEN_INSTALLATION: (
+        "Mend the environment of vLLM on this host: vllm, torch, driver and compiler do not fit together."
+    ),
+    FailureKind.DEVICE_UNAVAILABLE: (
+        "Make the device visible to the worker: check the driver (nvidia-smi, rocm-smi), "
+        "CUDA_VISIBLE_DEVICES and the container's devices."
+    ),
     FailureKind.PORT_IN_USE: "Free the port, or let the worker choose one; the attempt is repeated.",
-    FailureKind.STARTUP_TIMEOUT: "Raise the start-up limit, or look in the log for a slow disk or a download.",
+    FailureKind.STARTUP_TIMEOUT: "Raise the start-up limit, or look in the log for a slow disk or download.",
     FailureKind.ENGINE_CRASH: "It is tried once more; if it comes back, report it to vLLM with this log.",
     FailureKind.SERVER_OVERLOADED: "Raise max_num_seqs or the server's queue limit, or offer less load.",
     FailureKind.OTHER: "Read the log; it is tried once more in case it was chance.",

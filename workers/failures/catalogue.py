@@ -165,7 +165,7 @@ DEVICES = (
     ),
     _rule(
         FailureKind.DEVICE_UNAVAILABLE,
-        r"No (?:\w+ )?(?:GPUs?|devices?|accelerators?) (?:are|is|were|was) (?:available|found|detected|visible)",
+        r"No (?:\w+ )?(?:GPUs?|devices?|accelerators?) (?:are|is|were) (?:available|found|detected)",
         r"Found no NVIDIA driver|Failed to infer device type|Device string must not be empty",
         r"[^\n]{0,40}no \w+-capable device",
         r"[^\n]{0,40}(?:driver initialization failed|CUDA unknown error|system not yet initialized)",
@@ -184,8 +184,8 @@ NETWORK = (
 MODEL = (
     _rule(
         FailureKind.MODEL_UNAVAILABLE,
-        rf"{LINE}(?:HTTPS?Connection|huggingface|hf\.co|Max retries|timed out|Failed to resolve|Name or service)",
-        types="ConnectionError|ConnectError|ConnectTimeout|ReadTimeout|MaxRetryError|ProxyError|SSLError|ChunkedEncodingError",
+        rf"{LINE}(?:HTTPS?Connection|huggingface|hf\.co|Max retries|timed out|Failed to resolve)",
+        types="Connect(?:ion)?Error|(?:Connect|Read)Timeout|MaxRetryError|ProxyError",
         standing=RETRY,
     ),
     _rule(
@@ -204,7 +204,8 @@ MODEL = (
         r"Invalid repository ID or local directory|Could not detect config format",
         r"There was a specific connection error|We couldn't connect to|You are trying to access a gated",
         rf"{LINE}(?:is not a local folder|does not appear to have (?:a file|files) named|no file named)",
-        r"Can't load|Unable to load|Cannot find any model weights|No model weights|There is no module or parameter named",
+        r"Can't load|Unable to load|Cannot find any model weights|No model weights",
+        r"There is no module or parameter named",
         r"Model architectures? |The checkpoint you are trying to load has model type|Unrecognized model",
         rf"{LINE}(?:contains custom code|execute the (?:configuration|modeling) file|trust_remote_code)",
         r"Couldn't instantiate the backend tokenizer|Error while deserializing header",
@@ -237,7 +238,7 @@ CONFIGURATION = (
     ),
     _rule(
         FailureKind.INVALID_CONFIG,
-        rf"{LINE}(?:must|should) be (?:divisible|greater|less|smaller|at |positive|one of|between|in the range|<=|>=)",
+        rf"{LINE}(?:must|should) be (?:divisible|greater|less|smaller|at |positive|one of|between|in |<=|>=)",
         rf"{LINE}(?:is (?:greater|larger|smaller|less) than|is not divisible)",
         rf"{LINE}cannot be (?:greater|larger|less|smaller|used|set|combined)",
         rf"{LINE}(?:is|are) (?:not|only) supported|{LINE}(?:does|do) not support|{LINE}not supported for",

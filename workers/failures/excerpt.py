@@ -15,6 +15,11 @@ MAX_LINES = 40
 MAX_FRAME_LINES = 16
 MAX_LINE_CHARS = 600
 MARKERS = re.compile(r"^\s*[\^~]+\s*$")
+CALL = re.compile(r'^\s+File "')
+PLUMBING = re.compile(
+    r'^\s+File "[^"]*(?:torch/nn/modules/module|torch/utils/_contextlib|vllm/tracing/\w+)\.py"'
+)
+"""Calls that stand between any two others and tell nothing."""
 OF_REQUESTS = re.compile(
     r"Received request|Added request|prompt(?:_token_ids)?['\"]?\s*[:=]|\bmessages['\"]?\s*[:=]"
 )
@@ -35,8 +40,8 @@ def excerpt_of(lines: Sequence[Line], chain: Chain) -> tuple[str, ...]:
     chosen: list[Line] = []
     before = chain.start
     for raised in chain.raised:
-        own = [line for line in lines[before : raised.numbers[0]] if _belongs(line, chain)]
-        chosen += own[-(MAX_FRAME_LINES // len(chain.raised)) :] if chain.structured else []
+        calls = _calls([line for line in lines[before : raised.numbers[0]] if _belongs(line, chain)])
+        chosen += calls[-(MAX_FRAME_LINES // len(chain.raised)) :] if chain.structured else []
         chosen += [lines[number] for number in raised.numbers if lines[number].text.strip()]
         before = raised.numbers[-1] + 1
     return tuple(_fit(line) for line in chosen[-MAX_LINES:])
@@ -53,6 +58,18 @@ def without_secrets(text: str) -> str:
     for pattern, replacement in SECRETS:
         text = pattern.sub(replacement, text)
     return text
+
+
+def _calls(lines: Sequence[Line]) -> list[Line]:
+    """The lines of a traceback without its plumbing: a call's own line and the code under it go together."""
+    kept: list[Line] = []
+    plumbing = False
+    for line in lines:
+        if CALL.match(line.text):
+            plumbing = PLUMBING.match(line.text) is not None
+        if not plumbing:
+            kept.append(line)
+    return kept
 
 
 def _belongs(line: Line, chain: Chain) -> bool:

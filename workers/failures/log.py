@@ -67,7 +67,8 @@ PROCESS = re.compile(
 )
 LEVELS = r"(?P<level>TRACE|DEBUG|INFO|WARNING|ERROR|CRITICAL)"
 VLLM_RECORD = re.compile(
-    rf"^{LEVELS} \d\d-\d\d \d\d:\d\d(?::\d\d)? (?:\[(?P<source>[^\]\s]*)\]|(?P<old_source>[^\]\s]+)\])(?: (?P<text>.*))?$"
+    rf"^{LEVELS} \d\d-\d\d \d\d:\d\d(?::\d\d)? "
+    r"(?:\[(?P<source>[^\]\s]*)\]|(?P<old_source>[^\]\s]+)\])(?: (?P<text>.*))?$"
 )
 OTHER_RECORD = re.compile(rf"^{LEVELS}:(?P<text>.*)$")
 """uvicorn's ``INFO:     …`` and the standard library's ``WARNING:root:…``."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tuner.protocol import FailureKind, Phase
+from workers.failures.findings import RESOURCES, Finding, find, is_wrapper
 from workers.failures.log import Line, Loudness
-from workers.failures.rules import RESOURCES, Finding, find, is_wrapper
 from workers.failures.tracebacks import Chain, read_chains
 
 __all__ = ["Reading", "Suspect", "Trust", "read"]
@@ -85,8 +85,9 @@ class Reading:
 ENGINE = re.compile(r"EngineCore|VllmWorker|Worker|RayWorker|rank\d", re.IGNORECASE)
 UNSURVIVABLE = RESOURCES | {FailureKind.ENGINE_CRASH}
 LAST_WORDS = re.compile(
-    r"EngineCore (?:failed to start|encountered a fatal error|hit an exception)|(?:Ray)?WorkerProc (?:failed|hit an exception)"
-    r"|Process \S+:|Exception in worker|Error executing method|Engine background task failed|terminate called after"
+    r"EngineCore (?:failed to start|encountered a fatal error|hit an exception)"
+    r"|(?:Ray)?WorkerProc (?:failed|hit an exception)|Process \S+:|Exception in worker|Error executing method"
+    r"|Engine background task failed|terminate called after"
 )
 HARMLESS = re.compile(r"Exception ignored in|--- Logging error ---")
 OF_ONE_REQUEST = re.compile(

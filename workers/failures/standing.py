@@ -9,7 +9,7 @@ from dataclasses import replace
 from tuner.protocol import ArgValue, FailureKind
 from workers.failures.catalogue import INFEASIBLE, RETRY, STANDINGS, Standing
 from workers.failures.evidence import Evidence
-from workers.failures.rules import Finding
+from workers.failures.findings import Finding
 
 __all__ = ["HOST_MEMORY_KNOBS", "host_memory_spenders", "stand", "stand_host_oom"]
 

@@ -34,8 +34,8 @@ WRAPPER_TYPES = re.compile(
     r"EngineDeadError|MQEngineDeadError|AsyncEngineDeadError|EngineGenerateError|ActorDiedError"
 )
 AFTERMATH = re.compile(
-    r"[^\n]{0,160}(?:Connection (?:closed|reset|refused|aborted)|remote process exited|Broken pipe|Socket closed|\bcancell?ed\b"
-    r"|ncclRemoteError|RPC call to \w+ timed out|Aborted due to|peer closed)",
+    r"[^\n]{0,160}(?:Connection (?:closed|reset|refused|aborted)|remote process exited|Broken pipe"
+    r"|Socket closed|\bcancell?ed\b|ncclRemoteError|RPC call to \w+ timed out|Aborted due to|peer closed)",
     re.IGNORECASE,
 )
 AFTERMATH_TYPES = re.compile(
