@@ -1,0 +1,83 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tuner.errors import FieldError
+
+__all__ = [
+    "DEFAULT_PORT",
+    "HostOption",
+    "JsonOption",
+    "PortOption",
+    "ServerOption",
+    "TokenOption",
+    "VllmPythonOption",
+    "read_token",
+    "vllm_python",
+]
+
+DEFAULT_PORT = 8765
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        envvar="NIGHTSHIFT_SERVER",
+        help="Address of a control plane. Without it the command works on the local database.",
+    ),
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option("--token", envvar="NIGHTSHIFT_TOKEN", show_envvar=True, help="Token for the control plane."),
+]
+HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free one.")]
+VllmPythonOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--vllm-python",
+        envvar="NIGHTSHIFT_VLLM_PYTHON",
+        help="Interpreter of the environment that has vLLM.",
+    ),
+]
+
+
+def vllm_python(given: Path | None) -> Path:
+    """The interpreter that starts vLLM.
+
+    The one given; else our own where it has vLLM; else the one of a ``.venv-vllm`` beside our environment,
+    which ``make quickstart`` makes; else our own, whose lack of vLLM the worker then reports.
+    """
+    if given is not None:
+        return given
+    own = Path(sys.executable)
+    beside = Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"
+    if importlib.util.find_spec("vllm") is None and beside.exists():
+        return beside
+    return own
+
+
+def read_token(given: str | None) -> str | None:
+    """The token given, else the content of the file that ``NIGHTSHIFT_TOKEN_FILE`` names.
+
+    Raises:
+        FieldError: the file cannot be read.
+    """
+    named = os.environ.get("NIGHTSHIFT_TOKEN_FILE")
+    if given is not None or named is None:
+        return given
+    try:
+        return Path(named).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise FieldError(
+            "NIGHTSHIFT_TOKEN_FILE", named, problem=f"cannot be read: {error.strerror}", fix="name a file that holds the token"
+        ) from error
