@@ -35,7 +35,11 @@ SPACE = "Ġ"
 
 def _byte_letters() -> list[str]:
     """The 256 letters that byte-level BPE writes bytes with: printable Latin-1 stands for itself."""
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    printable = {
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    }
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
@@ -43,7 +47,9 @@ def _byte_letters() -> list[str]:
 def _pairs() -> list[tuple[str, str]]:
     """The merges: a space before each lower-case letter, and every pair of those letters."""
     letters = string.ascii_lowercase
-    return [(SPACE, letter) for letter in letters] + [(first, second) for first in letters for second in letters]
+    return [(SPACE, letter) for letter in letters] + [
+        (first, second) for first in letters for second in letters
+    ]
 
 
 VOCABULARY_SIZE = 2 + 256 + len(_pairs())
