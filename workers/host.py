@@ -56,7 +56,7 @@ def describe_host() -> dict[str, str]:
 
 
 def oom_kills() -> int | None:
-    """How often the kernel's OOM killer struck in this process's cgroup; ``None`` where cgroup v2 is absent."""
+    """How often the OOM killer struck in this process's cgroup; ``None`` where cgroup v2 is absent."""
     try:
         group = Path("/proc/self/cgroup").read_text(encoding="ascii").rpartition("0::")[2].strip()
         events = Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events").read_text(encoding="ascii")

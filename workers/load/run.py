@@ -1,0 +1,107 @@
+"""One run of load against one server, with a record of every request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from types import TracebackType
+from typing import Self
+
+from tuner.protocol import Workload
+from workers.load.arrivals import Clock, offer
+from workers.load.client import CompletionClient
+from workers.load.prompts import PromptSource
+from workers.load.records import TIMEOUT, Record, Window
+
+__all__ = ["LoadRun"]
+
+
+class LoadRun:
+    """Offers a workload from entering the context until leaving it.
+
+    Load goes on while the requests of the window are drained: if it ended with the window, the last of them
+    would meet an ever emptier server and look faster than they are.
+
+    Attributes:
+        records: every request so far, in the order in which they were made.
+    """
+
+    def __init__(
+        self, workload: Workload, prompts: PromptSource, client: CompletionClient, *, clock: Clock
+    ) -> None:
+        self.records: list[Record] = []
+        self._workload = workload
+        self._prompts = prompts
+        self._client = client
+        self._clock = clock
+        self._open: set[int] = set()
+        self._ended = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._started = clock()
+        self._errors_in_a_row = 0
+
+    async def __aenter__(self) -> Self:
+        self._started = self._clock()
+        arrivals, seed = self._workload.arrivals, self._workload.seed
+        self._task = asyncio.create_task(
+            offer(arrivals, self._send, clock=self._clock, seed=seed), name="load"
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    @property
+    def errors_in_a_row(self) -> int:
+        """Requests that failed since the last one that did not."""
+        return self._errors_in_a_row
+
+    def silent_for_s(self) -> float:
+        """Seconds since a token arrived or a request ended, while requests are open; 0 with none open."""
+        if not self._open:
+            return 0.0
+        moments = [self._started]
+        for index in self._open:
+            record = self.records[index]
+            moments += record.chunks[-1:] or [record.due]
+        return max(0.0, self._clock() - max(moments))
+
+    async def failed(self) -> None:
+        """Wait until the load generator itself fails, which is a fault of ours; raises its error."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def drain(self, window: Window, within_s: float) -> None:
+        """Wait until all requests due before the window's end have ended.
+
+        The warm-up's are awaited too: their tokens inside the window are counted by the ``usage`` at their
+        end. Requests of the window that have not ended in time are noted as timed out.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while any(self.records[index].due < window.closed for index in self._open):
+                    self._ended.clear()
+                    await self._ended.wait()
+        for index in self._open:
+            if self.records[index].due in window:
+                self.records[index].error = TIMEOUT
+
+    def failures(self) -> Counter[str]:
+        """Errors so far by kind."""
+        return Counter(record.error for record in self.records if record.error is not None)
+
+    async def _send(self, due: float) -> Record:
+        record, index = Record(due), len(self.records)
+        self.records.append(record)
+        self._open.add(index)
+        await self._client.send(record, self._prompts.next())
+        self._open.discard(index)
+        self._errors_in_a_row = self._errors_in_a_row + 1 if record.error else 0
+        self._ended.set()
+        return record
