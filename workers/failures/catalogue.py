@@ -168,7 +168,7 @@ DEVICES = (
         r"No (?:\w+ )?(?:GPUs?|devices?|accelerators?) (?:are|is|were) (?:available|found|detected)",
         r"Found no NVIDIA driver|Failed to infer device type|Device string must not be empty",
         r"[^\n]{0,40}no \w+-capable device",
-        r"[^\n]{0,40}(?:driver initialization failed|CUDA unknown error|system not yet initialized)",
+        rf"{LINE}(?:driver initialization failed|CUDA unknown error|system not yet initialized)",
         r"[^\n]{0,40}(?:invalid device ordinal|uncorrectable ECC|fallen off the bus|GPU is lost)",
     ),
     _rule(FailureKind.DEVICE_UNAVAILABLE, types=r"NVMLError\w*|AmdSmiLibraryException"),

@@ -109,6 +109,14 @@ class _Judgement:
     def _cause(self) -> Suspect | None:
         return self.reading.cause(ended=self.ended, phase=self.evidence.phase)
 
+    @property
+    def _crashed(self) -> bool:
+        return any(number not in STOPPING_SIGNALS for number in self.signals)
+
+    def _gave_up(self, cause: Suspect) -> bool:
+        """The worker's own observation says more than an unknown exception that may have been survived."""
+        return cause.trust is not Trust.FATAL and self._watched_kind() is not None
+
     # -------------------------------------------------------------- the order
 
     def _killed_for_memory(self) -> Failure | None:
@@ -127,7 +135,7 @@ class _Judgement:
         cause = self._cause
         if cause is None or cause.trust is Trust.MENTIONED:
             return None
-        if cause.finding.kind is None and cause.trust is not Trust.FATAL and self._watched_kind() is not None:
+        if cause.finding.kind is None and (self._crashed or self._gave_up(cause)):
             return None
         return self._by_exception(cause)
 

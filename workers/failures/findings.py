@@ -45,6 +45,7 @@ AFTERMATH_TYPES = re.compile(
 INNER = (
     re.compile(r"Error in model execution(?: \(input dumped to [^)]*\))?: (?P<message>.*)", re.DOTALL),
     re.compile(r"Worker failed with error ['\"](?P<message>.*)", re.DOTALL),
+    re.compile(r"[^\n]{0,120}thread terminated with exception: (?P<message>.*)", re.DOTALL),
     re.compile(r"Call to \w+ method failed: (?P<message>.*)", re.DOTALL),
     re.compile(r"backend='[^']*' raised:\s*(?P<message>.*)", re.DOTALL),
     re.compile(

@@ -17,6 +17,7 @@ UNITS: Mapping[str, int] = {
     "mib": 2**20,
     "gb": 10**9,
     "gib": 2**30,
+    "tb": 10**12,
     "tib": 2**40,
 }
 FIGURE = r"(-?\d+(?:\.\d+)?)"
@@ -61,7 +62,9 @@ def numbers_in(message: str) -> dict[str, float]:
     for name, pattern in SIZES:
         if match := re.search(pattern, message):
             groups = [group for group in match.groups() if group is not None]
-            found.setdefault(name, float(groups[0]) * UNITS[groups[-1].lower()])
+            size = float(groups[0]) * UNITS[groups[-1].lower()]
+            if size >= 0:  # what is left after the weights may be less than nothing
+                found.setdefault(name, size)
     for name, pattern in PLAIN:
         if match := re.search(pattern, message):
             found.setdefault(name, float(match[1]))

@@ -80,7 +80,7 @@ IN_TRACEBACK = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|[a-z_]*error))(?:: (?P<message>.*)|:?\s*)$"
 )
 ALONE = re.compile(
-    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]?\w*(?:Error|Exception|Interrupt|OutOfResources|Exit))"
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]?\w*(?:Error(?:_\w+)?|Exception|Interrupt|OutOfResources|Exit))"
     r"(?:: (?P<message>.*)|:?\s*)$"
 )
 OS_ERROR = re.compile(r"^(?P<message>\[Errno \d+\] .*)$")
