@@ -194,8 +194,8 @@ def test_device_oom_is_the_hosts_fault_only_if_it_had_fitted_without_others(
 @pytest.mark.parametrize("utilization", [0.5, 0.9, 0.97])
 def test_memory_that_an_idle_device_would_have_is_no_fault_of_the_configuration(utilization: float) -> None:
     line = (
-        f"ValueError: Free memory on device cuda:0 (30.0/80.0 GiB) on startup is less than desired GPU memory "
-        f"utilization ({utilization}, {80 * utilization} GiB). Decrease GPU memory utilization."
+        "ValueError: Free memory on device cuda:0 (30.0/80.0 GiB) on startup is less than desired GPU "
+        f"memory utilization ({utilization}, {80 * utilization} GiB). Decrease GPU memory utilization."
     )
     failure = classify(Evidence(phase=Phase.STARTING, exit_code=1, log_lines=(line,)))
     assert verdict(failure) == ("memory_budget", "failed", True, False)
@@ -242,7 +242,7 @@ def test_an_oom_while_serving_is_seen_although_the_worker_then_stopped_the_engin
 
 
 @pytest.mark.parametrize(
-    ("knobs", "fatal"), [(None, False), ({"max_model_len"}, False), ({"block_size"}, True), (set(), True)]
+    ("knobs", "fatal"), [(None, False), ({"max_model_len"}, False), ({"dtype"}, True), (set(), True)]
 )
 def test_a_refusal_that_no_knob_can_mend_is_fatal(knobs: set[str] | None, fatal: bool) -> None:
     evidence = every_evidence()["model-length-above-model"][0]
