@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tuner.errors import FieldError
 from tuner.protocol import Failure, FailureKind, Phase, Verdict
 from workers.failures import Evidence, classify, evidence_of_case, evidence_of_log
+from workers.failures.catalogue import STANDINGS
 
 FOLDER = Path(__file__).parents[1] / "failures_cases"
 CASES = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
@@ -83,6 +84,18 @@ def test_a_failure_is_told_in_a_sentence_with_advice_and_lines(name: str) -> Non
     assert failure.advice.endswith((".", "…"))
     assert failure.excerpt
     assert all(len(line) <= 600 for line in failure.excerpt)
+
+
+def test_the_document_says_what_usually_follows_from_each_kind() -> None:
+    text = (FOLDER.parents[1] / "docs" / "verdicts.md").read_text()
+    told = dict(re.findall(r"^\| `(\w+)` \| ((?:infeasible|failed)[a-z, ]*) \|", text, re.MULTILINE))
+    usual = {
+        kind.value: standing.verdict.value
+        + (", retryable" if standing.retryable else "")
+        + (", fatal" if standing.fatal else "")
+        for kind, standing in STANDINGS.items()
+    }
+    assert {kind: told.get(kind) for kind in usual} == usual
 
 
 # ---------------------------------------------------------------- figures and advice
