@@ -1,8 +1,8 @@
 """A typed client of the control plane's REST interface, as the command line uses it.
 
     ClientError
-    ├── ServerUnreachable   no answer: the address is wrong, or nothing runs there
-    └── Problem             the server's problem+json, with its status, field, value and fix
+    ├── ServerUnreachableError   no answer: the address is wrong, or nothing runs there
+    └── ProblemError             the server's problem+json, with its status, field, value and fix
 
 What a newer server adds to an answer is ignored; what a command needs is declared here.
 """
@@ -24,8 +24,8 @@ __all__ = [
     "ClientError",
     "ControlPlaneClient",
     "NewToken",
-    "Problem",
-    "ServerUnreachable",
+    "ProblemError",
+    "ServerUnreachableError",
     "Study",
     "Token",
     "Trial",
@@ -39,7 +39,7 @@ class ClientError(Exception):
     """Base of what the client raises; the text is one line for people."""
 
 
-class ServerUnreachable(ClientError):
+class ServerUnreachableError(ClientError):
     """The server did not answer.
 
     Attributes:
@@ -48,12 +48,13 @@ class ServerUnreachable(ClientError):
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(
-            f"--server: no control plane answers at {url} ({reason}); start `nightshift serve`, or mend the address"
+            f"--server: no control plane answers at {url} ({reason}); "
+            "start `nightshift serve`, or mend the address"
         )
         self.url = url
 
 
-class Problem(ClientError):
+class ProblemError(ClientError):
     """The server refused a request.
 
     Attributes:
@@ -167,6 +168,9 @@ class ControlPlaneClient:
         token: sent as a bearer token.
         timeout_s: bound on each request.
         transport: replaces the network in tests.
+
+    Raises:
+        ServerUnreachableError: the address is none, here and in every method.
     """
 
     def __init__(
@@ -178,10 +182,14 @@ class ControlPlaneClient:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
+        self.token = token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(
-            base_url=f"{self.url}/api/v1", headers=headers, timeout=timeout_s, transport=transport
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=f"{self.url}/api/v1", headers=headers, timeout=timeout_s, transport=transport
+            )
+        except httpx.InvalidURL as error:
+            raise ServerUnreachableError(self.url, str(error)) from error
 
     def __enter__(self) -> Self:
         return self
@@ -201,7 +209,7 @@ class ControlPlaneClient:
         """Create a study; ``start`` lets workers claim its trials at once.
 
         Raises:
-            Problem: the spec is refused, or another study has the name.
+            ProblemError: the spec is refused, or another study has the name.
         """
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         body = {"spec": spec.model_dump(mode="json"), "start": start}
@@ -268,12 +276,10 @@ class ControlPlaneClient:
         try:
             response = self._http.request(method, path, **request)
         except httpx.HTTPError as error:
-            raise ServerUnreachable(self.url, str(error) or type(error).__name__) from error
-        except httpx.InvalidURL as error:
-            raise ServerUnreachable(self.url, str(error)) from error
+            raise ServerUnreachableError(self.url, str(error) or type(error).__name__) from error
         if response.is_success:
             return response.json() if response.content else None
-        raise Problem(response.status_code, _problem_body(response))
+        raise ProblemError(response.status_code, _problem_body(response))
 
 
 def _problem_body(response: httpx.Response) -> dict[str, Any]:

@@ -10,17 +10,22 @@ from typing import Annotated
 
 import typer
 
+from app.settings import Settings
 from tuner.errors import FieldError
 
 __all__ = [
     "DEFAULT_PORT",
+    "GpusOption",
+    "HomeOption",
     "HostOption",
     "JsonOption",
     "PortOption",
     "ServerOption",
     "TokenOption",
     "VllmPythonOption",
+    "local_settings",
     "read_token",
+    "show_help",
     "vllm_python",
 ]
 
@@ -40,7 +45,18 @@ TokenOption = Annotated[
     typer.Option("--token", envvar="NIGHTSHIFT_TOKEN", show_envvar=True, help="Token for the control plane."),
 ]
 HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
-PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free one.")]
+PortOption = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, help="Port of the control plane.  [default: 8765, or a free one]"),
+]
+GpusOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="GPUs per trial; 0 is the CPU build.  [default: what the machine has]"),
+]
+HomeOption = Annotated[
+    Path | None,
+    typer.Option(envvar="NIGHTSHIFT_HOME", help="Folder for the database, models, logs and results."),
+]
 VllmPythonOption = Annotated[
     Path | None,
     typer.Option(
@@ -79,5 +95,19 @@ def read_token(given: str | None) -> str | None:
         return Path(named).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise FieldError(
-            "NIGHTSHIFT_TOKEN_FILE", named, problem=f"cannot be read: {error.strerror}", fix="name a file that holds the token"
+            "NIGHTSHIFT_TOKEN_FILE",
+            named,
+            problem=f"cannot be read: {error.strerror}",
+            fix="name a file that holds the token",
         ) from error
+
+
+def local_settings(home: Path | None) -> Settings:
+    """The settings from the environment, with the home folder that an option names."""
+    return Settings() if home is None else Settings(home=home.expanduser().resolve())
+
+
+def show_help(context: typer.Context) -> None:
+    """Print a group's help when it is called without a command."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

@@ -25,6 +25,7 @@ __all__ = ["FINAL_STUDY_STATES", "Snapshot", "View", "best_trial", "changes", "e
 FINAL_STUDY_STATES = frozenset({"completed", "cancelled", "failed"})
 ENDED = frozenset({"completed", "infeasible", "pruned_early", "failed"})
 ROWS_SHOWN = 12
+BAR_WIDTH = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,9 @@ def best_trial(spec: StudySpec, trials: Sequence[Trial]) -> Trial | None:
     candidates = [
         trial
         for trial in trials
-        if trial.state == "completed" and objective.metric in trial.metrics and meets(spec.slos, trial.metrics)
+        if trial.state == "completed"
+        and objective.metric in trial.metrics
+        and meets(spec.slos, trial.metrics)
     ]
     sign = -1.0 if objective.resolved_direction is Direction.MINIMIZE else 1.0
     return max(candidates, key=lambda trial: sign * trial.metrics[objective.metric], default=None)
@@ -77,7 +80,11 @@ def meets(slos: Sequence[Slo], metrics: Mapping[str, float]) -> bool:
     """Whether the metrics keep every bound; one that is missing keeps none."""
     for slo in slos:
         value = metrics.get(slo.metric)
-        if value is None or (slo.max is not None and value > slo.max) or (slo.min is not None and value < slo.min):
+        if (
+            value is None
+            or (slo.max is not None and value > slo.max)
+            or (slo.min is not None and value < slo.min)
+        ):
             return False
     return True
 
@@ -100,7 +107,9 @@ def figures_of(objectives: Sequence[Objective], metrics: Mapping[str, float]) ->
     for objective in objectives:
         metric = METRICS[objective.metric]
         value = figure(metrics.get(metric.name))
-        shown.append(f"{value} {metric.unit}" if metric.unit == "tokens/s" else f"{metric.name} {value} {metric.unit}")
+        shown.append(
+            f"{value} {metric.unit}" if metric.unit == "tokens/s" else f"{metric.name} {value} {metric.unit}"
+        )
     return ", ".join(shown)
 
 
@@ -129,18 +138,18 @@ def duration(seconds: float | None) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    return (
+        f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    )
 
 
-def summary(snapshot: Snapshot) -> str:
-    """The line below the table: how far, how good, how long."""
+def standing(snapshot: Snapshot) -> tuple[str, str]:
+    """How far and how long; how good."""
     spec = snapshot.study.spec
     best = best_trial(spec, snapshot.trials)
     best_text = f"trial {best.number}: {figures_of(spec.objectives, best.metrics)}" if best else "none yet"
-    return (
-        f"{snapshot.ended} of {spec.budget.trials} trials ended, {snapshot.infeasible} infeasible · "
-        f"best so far {best_text} · ETA {duration(eta_s(snapshot))}"
-    )
+    ended = f"{snapshot.ended} of {spec.budget.trials} trials ended, {snapshot.infeasible} infeasible"
+    return f"{ended}, ETA {duration(eta_s(snapshot))}", f"best so far {best_text}"
 
 
 # ---------------------------------------------------------------- lines for a pipe or a log
@@ -161,7 +170,7 @@ def changes(before: Snapshot | None, now: Snapshot) -> Iterator[str]:
             yield f"{name}: {knobs_of(trial)}"
         yield f"{name} {trial.state}: {outcome_of(spec, trial)}".removesuffix(": ")
         if trial.state in ENDED:
-            yield summary(now)
+            yield "; ".join(standing(now))
 
 
 # ---------------------------------------------------------------- the table on a terminal
@@ -189,8 +198,11 @@ def render(snapshot: Snapshot) -> RenderableType:
             Text(trial.state, style=STYLES.get(trial.state, "")),
             Text(outcome_of(spec, trial), overflow="fold"),
         )
-    bar = ProgressBar(total=spec.budget.trials, completed=snapshot.ended)
-    return Group(Text(f"study {spec.name}: {snapshot.study.state}", style="bold"), table, bar, Text(summary(snapshot)))
+    ended, best_so_far = standing(snapshot)
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(ProgressBar(total=spec.budget.trials, completed=snapshot.ended, width=BAR_WIDTH), ended)
+    title = Text(f"study {spec.name}: {snapshot.study.state}", style="bold")
+    return Group(title, table, Text(), bar, Text(best_so_far))
 
 
 class View(Protocol):
