@@ -198,7 +198,7 @@ def oom(**facts: Any) -> Evidence:
     ("before_gib", "right"), [(None, "infeasible"), (0.5, "infeasible"), (4, "infeasible"), (10, "failed")]
 )
 def test_device_oom_is_the_hosts_fault_only_if_it_had_fitted_without_others(
-    before_gib: float, right: str
+    before_gib: float | None, right: str
 ) -> None:
     before = None if before_gib is None else int(before_gib * GIB)
     assert verdict(classify(oom(gpu_memory_used_before_bytes=before)))[1] == right

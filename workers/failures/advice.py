@@ -62,6 +62,9 @@ ON_DEVICE_OOM = {
     Stage.SERVING: "Lower gpu_memory_utilization for headroom, or max_num_batched_tokens or max_num_seqs.",
     Stage.UNKNOWN: "Lower max_num_batched_tokens first, then max_num_seqs or gpu_memory_utilization.",
 }
+DISK_FULL = (
+    "Free space on the disk that the message names, or give the container more shared memory (/dev/shm)."
+)
 SUCCESSORS = {
     "swap-space": "its successor is --kv-offloading-size",
     "disable-log-requests": "its successor is --no-enable-log-requests",
@@ -124,7 +127,8 @@ def advise(finding: Finding, standing: Standing, numbers: Mapping[str, float], e
         case FailureKind.MEMORY_BUDGET:
             return _of_memory_budget(finding.raised.message, numbers)
         case None:
-            return TEXTS[FailureKind.OTHER]
+            full = "No space left on device" in finding.raised.message
+            return DISK_FULL if full else TEXTS[FailureKind.OTHER]
         case kind:
             speaker = BY_MESSAGE.get(kind)
             return speaker(finding.raised.message) if speaker else TEXTS[kind]

@@ -105,6 +105,11 @@ MEMORY = (
     _rule(FailureKind.OOM_DEVICE, types="OutOfMemoryError"),
     _rule(
         FailureKind.OOM_DEVICE,
+        r"[\s\S]{0,1000}(?:Cuda failure (?:2 )?'out of memory'|Failed to CUDA (?:c|m)alloc)",
+        types=r"DistBackendError|RuntimeError|nccl\w+Error",
+    ),
+    _rule(
+        FailureKind.OOM_DEVICE,
         rf"{DEVICE} out of memory",
         rf"{DEVICE}(?: driver)? error(?: \w+)?: (?:out of memory|\w*OutOfMemory)",
         r"Triton Error \[\w+\]: out of memory",
@@ -137,6 +142,7 @@ KERNELS = (
         r"[^\n]{0,60}too many resources requested for launch",
         rf"{DEVICE} error: invalid (?:configuration )?argument",
         r"Triton Error \[\w+\]: (?:invalid|too many)",
+        r"FlashAttention only supports",
     ),
 )
 SOFTWARE = (
@@ -147,7 +153,10 @@ SOFTWARE = (
     _rule(
         FailureKind.BROKEN_INSTALLATION,
         rf"{LINE}(?:cannot open shared object file|undefined symbol)",
-        r"[^\n]{0,80}no kernel image is available",
+        rf"{LINE}(?:no kernel image is available|invalid device function|hipErrorNoBinaryForGpu)",
+        rf"{LINE}(?:forward compatibility was attempted|unsupported display driver)",
+        r"Torch not compiled with \w+ enabled|Ninja build failed|Error building extension",
+        r"Error compiling objects for extension",
         r"operator torch\w*::\w+ does not exist",
         r"(?:module '|'_OpNamespace')[^\n]{0,80} has no attribute",
         r"Could not run '\w+::\w+' with arguments",
@@ -167,9 +176,9 @@ DEVICES = (
         FailureKind.DEVICE_UNAVAILABLE,
         r"No (?:\w+ )?(?:GPUs?|devices?|accelerators?) (?:are|is|were) (?:available|found|detected)",
         r"Found no NVIDIA driver|Failed to infer device type|Device string must not be empty",
-        r"[^\n]{0,40}no \w+-capable device",
+        rf"{LINE}no \w+-capable device|\w+ device count is zero",
         rf"{LINE}(?:driver initialization failed|CUDA unknown error|system not yet initialized)",
-        r"[^\n]{0,40}(?:invalid device ordinal|uncorrectable ECC|fallen off the bus|GPU is lost)",
+        rf"{LINE}(?:invalid device ordinal|uncorrectable ECC|fallen off the bus|GPU is lost)",
     ),
     _rule(FailureKind.DEVICE_UNAVAILABLE, types=r"NVMLError\w*|AmdSmiLibraryException"),
 )
@@ -196,13 +205,19 @@ MODEL = (
     ),
     _rule(
         FailureKind.MODEL_UNAVAILABLE,
+        r"We couldn't connect to|An error happened while trying to locate the file on the Hub",
+        r"There was a specific connection error",
+        standing=RETRY,
+    ),
+    _rule(
+        FailureKind.MODEL_UNAVAILABLE,
         types="GatedRepoError|RepositoryNotFoundError|RevisionNotFoundError|(?:Remote|Local)?EntryNotFoundError"
         "|HFValidationError|OfflineModeIsEnabled|DisabledRepoError|SafetensorError|HfHubHTTPError",
     ),
     _rule(
         FailureKind.MODEL_UNAVAILABLE,
         r"Invalid repository ID or local directory|Could not detect config format",
-        r"There was a specific connection error|We couldn't connect to|You are trying to access a gated",
+        r"You are trying to access a gated|No supported config format found",
         rf"{LINE}(?:is not a local folder|does not appear to have (?:a file|files) named|no file named)",
         r"Can't load|Unable to load|Cannot find any model weights|No model weights",
         r"There is no module or parameter named",
@@ -223,6 +238,11 @@ CONFIGURATION = (
         r"unrecognized arguments|ambiguous option|no such option",
         types="UsageError|ArgumentError|ValueError|SystemExit",
     ),
+    _rule(
+        FailureKind.UNKNOWN_FLAG,
+        r"\S*(?:Args|Config)\S* got an unexpected keyword argument",
+        types="TypeError",
+    ),
     _rule(FailureKind.INVALID_CONFIG, types="UsageError"),
     _rule(
         FailureKind.INVALID_CONFIG,
@@ -234,6 +254,7 @@ CONFIGURATION = (
         FailureKind.INVALID_CONFIG,
         r"User-specified max_model_len|max_num_batched_tokens \(|Total number of attention heads",
         r"World size \(\d+\) is larger|Tensor parallel size \(\d+\) cannot be larger",
+        r"please set tensor_parallel_size|The number of required \w+ exceeds",
         types="ValueError|AssertionError|RuntimeError|ValidationError",
     ),
     _rule(
@@ -249,7 +270,7 @@ CONFIGURATION = (
     ),
 )
 CRASHES = (
-    _rule(FailureKind.ENGINE_CRASH, types="FatalPythonError|DistBackendError|NCCLError"),
+    _rule(FailureKind.ENGINE_CRASH, types=r"FatalPythonError|DistBackendError|NCCLError|nccl\w+Error"),
     _rule(
         FailureKind.ENGINE_CRASH,
         rf"[^\n]{{0,60}}{DEVICE} (?:kernel )?error: ",

@@ -34,6 +34,7 @@ READY = "Application startup complete"
 MAX_MESSAGE_CHARS = 1500
 UNNAMED = frozenset({"UsageError", "NativeError"})
 """Names given here to what is no Python exception."""
+ILLEGAL = "Install a build of vLLM and PyTorch that runs on the instruction set of this host's processor."
 KILLED = "Somebody on the host killed it; it is tried once more."
 STOPPED = "Somebody on the host stopped it; it is tried once more."
 BUS_ERROR = "Give the container more shared memory (--shm-size, or an emptyDir of medium Memory at /dev/shm)."
@@ -106,8 +107,13 @@ class _Judgement:
         )
 
     @property
+    def died(self) -> bool:
+        """The engine behind the API server is gone, and not because the worker stopped it."""
+        return self.reading.engine_died and not self._stopped_on_purpose
+
+    @property
     def _cause(self) -> Suspect | None:
-        return self.reading.cause(ended=self.ended, phase=self.evidence.phase)
+        return self.reading.cause(ended=self.ended, died=self.died, phase=self.evidence.phase)
 
     @property
     def _crashed(self) -> bool:
@@ -121,7 +127,7 @@ class _Judgement:
 
     def _killed_for_memory(self) -> Failure | None:
         kills = self.evidence.cgroup_oom_kills or 0
-        if kills <= 0 or not (self.ended or self.reading.engine_died):
+        if kills <= 0 or not (self.ended or self.died):
             return None
         cause = self._cause
         explained = (
@@ -140,7 +146,7 @@ class _Judgement:
         return self._by_exception(cause)
 
     def _signalled(self) -> Failure | None:
-        if not self.signals or not (self.ended or self.reading.engine_died):
+        if not self.signals or not (self.ended or self.died):
             return None
         number = self.signals[0]
         if number == signal.SIGKILL and self.evidence.cgroup_oom_kills is None:
@@ -152,6 +158,10 @@ class _Judgement:
                 FailureKind.ENGINE_CRASH, "it was killed (SIGKILL), but not by the OOM killer", KILLED
             )
         name = signal.Signals(number).name
+        if number == signal.SIGILL:
+            return self._plain(
+                FailureKind.BROKEN_INSTALLATION, "it was built for another processor (SIGILL)", ILLEGAL
+            )
         if number in STOPPING_SIGNALS:
             return self._plain(FailureKind.OTHER, f"it was told to stop from outside ({name})", STOPPED)
         return self._plain(
@@ -189,7 +199,7 @@ class _Judgement:
             return self._plain(
                 FailureKind.BROKEN_INSTALLATION, f"its command cannot be run (exit code {code})"
             )
-        if self.reading.engine_died and not self._stopped_on_purpose:
+        if self.died:
             kind = FailureKind.OTHER if self.evidence.phase is Phase.STARTING else FailureKind.ENGINE_CRASH
             return self._plain(kind, "the engine behind the API server died, and the log does not say why")
         if self.ended:

@@ -53,13 +53,14 @@ class Reading:
     engine_died: bool
     child_signals: tuple[int, ...]
 
-    def cause(self, *, ended: bool, phase: Phase) -> Suspect | None:
+    def cause(self, *, ended: bool, died: bool, phase: Phase) -> Suspect | None:
         """The exception of the process that died first.
 
         Args:
-            ended: a process is known to have died; otherwise only an exception that kills counts.
+            ended: the engine is known to have ended; otherwise only an exception that kills counts.
+            died: an engine that has not ended is dead behind its API server all the same.
         """
-        admitted = [s for s in self.suspects if ended or self._kills(s, phase)]
+        admitted = [s for s in self.suspects if ended or _kills(s, phase, died=died)]
         if not admitted:
             return None
         best = min((s.trust, not s.of_engine) for s in admitted)
@@ -69,18 +70,6 @@ class Reading:
             processes.setdefault(suspect.finding.chain.process, []).append(suspect)
         return min((_last_words(own) for own in processes.values()), key=lambda s: s.finding.chain.start)
 
-    def _kills(self, suspect: Suspect, phase: Phase) -> bool:
-        """An engine that still seems to run: who is named here has died all the same."""
-        if suspect.trust is Trust.FATAL:
-            return suspect.finding.kind is not None or self.engine_died or suspect.of_engine
-        if suspect.trust is Trust.MENTIONED:
-            return False
-        if self.engine_died:
-            return True
-        if suspect.finding.chain.loud:
-            return suspect.finding.kind in UNSURVIVABLE
-        return phase is Phase.STARTING and suspect.finding.kind is not None
-
 
 ENGINE = re.compile(r"EngineCore|VllmWorker|Worker|RayWorker|rank\d", re.IGNORECASE)
 UNSURVIVABLE = RESOURCES | {FailureKind.ENGINE_CRASH}
@@ -89,6 +78,7 @@ LAST_WORDS = re.compile(
     r"|(?:Ray)?WorkerProc (?:failed|hit an exception)|Process \S+:|Exception in worker|Error executing method"
     r"|Engine background task failed|terminate called after"
 )
+OBITUARY = re.compile(r"(?:Engine\w*|AsyncLLM) is already dead|proc \S+ died unexpectedly")
 HARMLESS = re.compile(r"Exception ignored in|--- Logging error ---")
 OF_ONE_REQUEST = re.compile(
     r"Exception in ASGI application|Error in (?:pre)?processing|Error with (?:request|model)"
@@ -106,20 +96,38 @@ CHILD_EXITS = (
 
 def read(lines: Sequence[Line], phase: Phase) -> Reading:
     """Collect what the log tells about deaths; its quiet lines are no evidence."""
+    named = any(line.process and line.source for line in lines)
     chains = [chain for chain in read_chains(lines) if not HARMLESS.match(chain.headline)]
     suspects = [
-        Suspect(finding, _trust(chain))
+        Suspect(finding, _trust(chain, named=named))
         for chain in chains
         if not _is_of_one_request(chain, phase) and (finding := find(chain, phase)) is not None
     ]
     return Reading(
         suspects=tuple(suspects),
-        engine_died=any(_tells_of_death(chain) for chain in chains),
+        engine_died=any(_tells_of_death(chain) for chain in chains)
+        or any(_is_obituary(line) for line in lines),
         child_signals=tuple(_child_signals(lines)),
     )
 
 
-def _trust(chain: Chain) -> Trust:
+def _kills(suspect: Suspect, phase: Phase, *, died: bool) -> bool:
+    """The engine seems to run: who is named here has died all the same."""
+    kind = suspect.finding.kind
+    match suspect.trust:
+        case Trust.FATAL:
+            return kind is not None or died or suspect.of_engine
+        case Trust.REPORTED if not died and suspect.finding.chain.loud:
+            return kind in UNSURVIVABLE
+        case Trust.REPORTED:
+            return died or (phase is Phase.STARTING and kind is not None)
+        case Trust.MENTIONED:
+            return False
+
+
+def _trust(chain: Chain, *, named: bool) -> Trust:
+    if named and chain.loud and not chain.process:  # vLLM puts names on all its records or on none
+        return Trust.MENTIONED
     if chain.structured and (chain.process or chain.headline) and not chain.loud:
         return Trust.REPORTED if chain.headline.startswith("Exception in thread") else Trust.FATAL
     if LAST_WORDS.match(chain.headline):
@@ -137,6 +145,10 @@ def _is_of_one_request(chain: Chain, phase: Phase) -> bool:
 def _tells_of_death(chain: Chain) -> bool:
     trusted = chain.loud or chain.structured or chain.process != ""
     return trusted and any(is_wrapper(raised) for raised in chain.raised)
+
+
+def _is_obituary(line: Line) -> bool:
+    return line.loudness is Loudness.LOUD and OBITUARY.search(line.text) is not None
 
 
 def _last_words(suspects: Sequence[Suspect]) -> Suspect:

@@ -17,6 +17,7 @@ HOST_MEMORY_KNOBS = frozenset(
     {"cpu_offload_gb", "kv_offloading_size", "swap_space", "VLLM_CPU_KVCACHE_SPACE"}
 )
 """What makes vLLM keep gigabytes in the host's memory."""
+NOTHING = frozenset({"", "0", "0.0", "False"})
 WELL_KNOWN_ARGUMENTS = frozenset(
     {
         "attention_backend",
@@ -93,15 +94,12 @@ def stand_host_oom(evidence: Evidence) -> Standing:
 
 
 def host_memory_spenders(evidence: Evidence) -> list[str]:
-    """Which arguments and variables of the trial take host memory; knobs without a value count as well."""
+    """Which arguments and variables take host memory; only knobs, where it is known which ones they are."""
     values: dict[str, ArgValue] = {**evidence.args, **evidence.env}
-    asked = {
-        name
-        for name in HOST_MEMORY_KNOBS & values.keys()
-        if str(values[name]).strip() not in {"", "0", "0.0", "False"}
-    }
-    unknown = (evidence.knobs or frozenset()) & HOST_MEMORY_KNOBS - values.keys()
-    return sorted(asked | unknown)
+    suspected = (
+        HOST_MEMORY_KNOBS & values.keys() if evidence.knobs is None else HOST_MEMORY_KNOBS & evidence.knobs
+    )
+    return sorted(name for name in suspected if str(values.get(name, "unknown")).strip() not in NOTHING)
 
 
 def _no_knob_can_mend(message: str, evidence: Evidence) -> bool:

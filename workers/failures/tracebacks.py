@@ -84,7 +84,7 @@ ALONE = re.compile(
     r"(?:: (?P<message>.*)|:?\s*)$"
 )
 OS_ERROR = re.compile(r"^(?P<message>\[Errno \d+\] .*)$")
-USAGE = re.compile(r"^(?P<program>\S.{0,80}?): error: (?P<message>\S.*)$")
+USAGE = re.compile(r"^(?:vllm(?: [\w-]+)*|[\w.-]+\.py|python[\d.]* -m \S+): error: (?P<message>\S.*)$")
 LAUNCHER = re.compile(
     r"^(?:\S*/)?python[\d.]*: (?P<message>(?:No module named|Error while finding module|can't open).*)$"
 )
