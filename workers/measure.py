@@ -2,8 +2,8 @@
 
 Tokens inside the window. A request's exact number of output tokens comes from ``usage`` when it ends; how
 many of them one chunk carried is not told. They are spread evenly over its chunks: N tokens in k chunks count
-N/k each. So every request's shares add up to N, and only a request that straddles an edge of the window can be
-off, by what its chunks deviate from their mean. A request without ``usage`` (it failed) counts nothing.
+N/k each. So every request's shares add up to N, and only a request that straddles an edge of the window can
+be off, by what its chunks deviate from their mean. A request without ``usage`` (it failed) counts nothing.
 
 Percentiles are nearest-rank: the smallest value that at least p % of the samples do not exceed; every figure
 is a latency that some request really had. A request that timed out has a latency above all others, of unknown

@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import psutil
 
-__all__ = ["MARK", "EngineProcess", "LeftoversError", "read_log", "sweep"]
+__all__ = ["MARK", "EngineProcess", "LeftoversError", "Session", "read_log", "sweep"]
 
 MARK = "NIGHTSHIFT_WORKER"
 """Environment variable that marks every process of an engine with the worker it belongs to."""
@@ -26,6 +27,9 @@ CLEAN_WITHIN_S = 60.0
 """How long a killed tree may take to vanish: freeing hundreds of GiB on a GPU takes seconds, not minutes."""
 
 SWEEP_PAUSE_S = 0.1
+
+CLOCK_TOLERANCE_S = 5.0
+"""A process's start is told relative to the boot, whose moment shifts when the system clock is set."""
 
 
 class LeftoversError(Exception):
@@ -40,30 +44,60 @@ class LeftoversError(Exception):
         self.pids = tuple(pids)
 
 
-def _leftovers(mark: str, session: int | None) -> list[psutil.Process]:
-    """Living processes that carry the mark, or that are of the session and have erased their environment.
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The session that the processes of one engine share; its leader is the keeper.
 
-    vLLM renames its processes; that writes over the memory in which the kernel shows their environment. What
-    is left of them then is the keeper's session, which they all share.
+    Attributes:
+        leader: process id of the keeper, which is the session's id.
+        started_at: when the keeper started, as the kernel tells it: a process id may be used again.
     """
+
+    leader: int
+    started_at: float
+
+    @classmethod
+    def of(cls, leader: int) -> Session:
+        """The session of a keeper that was just started."""
+        try:
+            return cls(leader, psutil.Process(leader).create_time())
+        except psutil.NoSuchProcess:  # it has ended, and its children may be alive
+            return cls(leader, psutil.boot_time())
+
+    def is_current(self) -> bool:
+        """Whether processes of session ``leader`` can be ours: since then neither a boot nor a new leader.
+
+        While a session has members its id is not given out again, so a leader that is gone proves nothing.
+        """
+        try:
+            return abs(psutil.Process(self.leader).create_time() - self.started_at) < CLOCK_TOLERANCE_S
+        except psutil.NoSuchProcess:
+            return self.started_at >= psutil.boot_time()
+
+
+def _leftovers(mark: str, session: Session | None) -> list[psutil.Process]:
+    """Living processes that carry the mark, or that are of the session and carry none.
+
+    vLLM renames its processes, which writes over the memory in which the kernel shows their environment: of
+    52 variables of its engine process 13 are left. The session is what they keep.
+    """
+    current = session.leader if session is not None and session.is_current() else None
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            environment = process.environ()
-            marked = environment.get(MARK) == mark
-            erased = "PATH" not in environment and MARK not in environment
-            in_session = session is not None and os.getsid(process.pid) == session
-            if process.pid != os.getpid() and (marked or (erased and in_session)):
+            found_mark = process.environ().get(MARK)
+            of_session = found_mark is None and current is not None and os.getsid(process.pid) == current
+            if process.pid != os.getpid() and (found_mark == mark or of_session):
                 found.append(process)
     return found
 
 
-async def sweep(mark: str, session: int | None, *, within_s: float = CLEAN_WITHIN_S) -> int:
+async def sweep(mark: str, session: Session | None, *, within_s: float = CLEAN_WITHIN_S) -> int:
     """Kill every process that an earlier engine of this worker left behind.
 
     Args:
         mark: value of :data:`MARK` in the engine's environment.
-        session: session id of the engine's keeper, if known.
+        session: the engine's session, if known.
         within_s: how long they may take to vanish.
 
     Returns:
@@ -97,13 +131,13 @@ class EngineProcess:
     """A running engine; make one by :meth:`start`.
 
     Attributes:
-        session: session id that all its processes share, which is the keeper's process id.
+        session: what all its processes share.
         log: its output; read it by :func:`read_log`.
         exit_code: exit code of its first process, negative for a signal; ``None`` while that runs.
     """
 
     def __init__(self, keeper: asyncio.subprocess.Process, log: Path, mark: str, grace_s: float) -> None:
-        self.session = keeper.pid
+        self.session = Session.of(keeper.pid)
         self.log = log
         self.exit_code: int | None = None
         self._keeper = keeper

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from tuner.protocol import Workload
 from workers.load.arrivals import Clock, offer
@@ -54,8 +53,9 @@ class LoadRun:
     ) -> None:
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(
+                self._task, return_exceptions=True
+            )  # its own failure was failed()'s to raise
 
     @property
     def errors_in_a_row(self) -> int:
@@ -72,10 +72,12 @@ class LoadRun:
             moments += record.chunks[-1:] or [record.due]
         return max(0.0, self._clock() - max(moments))
 
-    async def failed(self) -> None:
+    async def failed(self) -> NoReturn:
         """Wait until the load generator itself fails, which is a fault of ours; raises its error."""
-        if self._task is not None:
-            await asyncio.shield(self._task)
+        if self._task is None:
+            raise RuntimeError("use the run as a context manager")
+        await asyncio.shield(self._task)
+        raise RuntimeError("the load ended by itself")
 
     async def drain(self, window: Window, within_s: float) -> None:
         """Wait until all requests due before the window's end have ended.
@@ -92,9 +94,9 @@ class LoadRun:
             if self.records[index].due in window:
                 self.records[index].error = TIMEOUT
 
-    def failures(self) -> Counter[str]:
-        """Errors so far by kind."""
-        return Counter(record.error for record in self.records if record.error is not None)
+    def last_error(self) -> str:
+        """What the server or the connection said when a request last failed."""
+        return next((record.detail for record in reversed(self.records) if record.detail), "")
 
     async def _send(self, due: float) -> Record:
         record, index = Record(due), len(self.records)
