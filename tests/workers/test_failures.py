@@ -70,6 +70,21 @@ def test_a_log_alone_is_enough_for_the_same_verdict(name: str) -> None:
     assert verdict(classify(evidence_of_log(lines_of(name)))) == expected(LOGS[name])
 
 
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        ("Killed", "oom_host"),
+        ("run.sh: line 3:  4711 Killed                  vllm serve x", "oom_host"),
+        ("Segmentation fault (core dumped)", "engine_crash"),
+        ("Illegal instruction (core dumped)", "broken_installation"),
+        ("Killed all stale entries of the cache", None),
+    ],
+)
+def test_a_shells_last_words_stand_for_the_exit_code(last: str, kind: str | None) -> None:
+    log = ["(EngineCore pid=1) INFO 12-01 10:00:00 [core.py:1] Loading", last]
+    assert verdict(classify(evidence_of_log(log)))[0] == kind
+
+
 def test_every_kind_has_a_case() -> None:
     seen = {case["expected"]["kind"] for case in CASES.values()}
     assert seen >= {kind.value for kind in FailureKind}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -66,6 +67,19 @@ HEALTHY = re.compile(
     r'"(?:GET|POST) [^"]*" 200\b|Avg (?:prompt|generation) throughput|Application startup complete'
 )
 USAGE_EXIT, ERROR_EXIT = 2, 1
+SHELL_WORDS = {
+    "Killed": signal.SIGKILL,
+    "Segmentation fault": signal.SIGSEGV,
+    "Illegal instruction": signal.SIGILL,
+    "Bus error": signal.SIGBUS,
+    "Aborted": signal.SIGABRT,
+}
+"""What a shell prints last about a process that a signal ended."""
+OBITUARY = re.compile(
+    r"^(?:\S+: (?:line \d+: )?)?(?:\s*\d+ )?(?P<word>[A-Z][a-z]+(?: [a-z]+)?)"
+    r"(?: +\(core dumped\).*| {2,}.*)?$"
+)
+LAST_LINES = 3
 
 
 def evidence_of_log(log_lines: Sequence[str]) -> Evidence:
@@ -80,6 +94,8 @@ def evidence_of_log(log_lines: Sequence[str]) -> Evidence:
 
 
 def _exit_code(lines: Sequence[Line], phase: Phase) -> int | None:
+    if (number := _signal_in(lines)) is not None:
+        return -number
     reading = read(lines, phase)
     if reading.child_signals or reading.engine_died or any(s.trust is Trust.FATAL for s in reading.suspects):
         return ERROR_EXIT
@@ -88,3 +104,12 @@ def _exit_code(lines: Sequence[Line], phase: Phase) -> int | None:
     if any(s.finding.raised.name == "UsageError" for s in later):
         return USAGE_EXIT
     return ERROR_EXIT if later else None
+
+
+def _signal_in(lines: Sequence[Line]) -> int | None:
+    """The signal that a shell names on one of the last lines."""
+    for line in [line for line in lines if line.text.strip()][-LAST_LINES:]:
+        found = OBITUARY.match(line.text) if line.loudness is Loudness.RAW and not line.process else None
+        if found and found["word"] in SHELL_WORDS:
+            return int(SHELL_WORDS[found["word"]])
+    return None

@@ -72,7 +72,8 @@ class Reading:
 
 
 ENGINE = re.compile(r"EngineCore|VllmWorker|Worker|RayWorker|rank\d", re.IGNORECASE)
-UNSURVIVABLE = RESOURCES | {FailureKind.ENGINE_CRASH}
+UNSURVIVABLE = RESOURCES | {FailureKind.ENGINE_CRASH, FailureKind.INVALID_CONFIG, FailureKind.PORT_IN_USE}
+"""Kinds that an ERROR record alone proves; a missing module or file may have been an attempt."""
 LAST_WORDS = re.compile(
     r"EngineCore (?:failed to start|encountered a fatal error|hit an exception)"
     r"|(?:Ray)?WorkerProc (?:failed|hit an exception)|Process \S+:|Exception in worker|Error executing method"
