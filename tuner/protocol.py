@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = [
     "PROTOCOL_VERSION",
     "Action",
-    "Arrivals",
     "ArgValue",
+    "Arrivals",
     "Assignment",
     "ClaimRequest",
     "ClosedLoop",
