@@ -298,7 +298,7 @@ class Agent:
     async def _hand_in(self, assignment: Assignment, outcome: Outcome) -> None:
         """Report with patience, but with little once the worker drains."""
         report = Report(token=assignment.token, outcome=outcome)
-        sending = asyncio.create_task(
+        sending: asyncio.Task[None] = asyncio.create_task(
             patiently(REPORT_WITHIN_S)(self._client.report, assignment.lease_id, report)
         )
         drained = asyncio.create_task(self.drain.wait())
@@ -331,7 +331,7 @@ def _own_fault(error: BaseException, phase: Phase) -> Failed:
             fatal=False,
             phase=phase,
             message=f"the worker failed: {type(error).__name__}: {error}"[:4000],
-            advice="this is a fault of Nightshift, not of the configuration: please report it with the excerpt",
+            advice="this is a fault of Nightshift, not of the configuration: report it with the excerpt",
             excerpt=tuple(lines[-TRACEBACK_LINES:]),
         )
     )
