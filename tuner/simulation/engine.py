@@ -20,8 +20,8 @@ __all__ = ["TIMEOUT", "Client", "Engine", "Exchange", "Trace"]
 REJECTED = "http_400"
 TIMEOUT = "timeout"
 
-DRAIN_S = 300.0
-"""Seconds after the window in which its requests are still awaited."""
+SHORTEST_DRAIN_S = 60.0
+"""The window's requests are awaited for twice its length, and at least so long, as the workers wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,14 @@ class Engine:
         self._open = 0
         self._trace = Trace(blocks_total=scheduler.pool.total)
 
-    def run(self, workload: Workload, lengths: Lengths, *, drain_s: float = DRAIN_S) -> Trace:
-        """Offer the workload. What is unanswered ``drain_s`` after the window is noted as timed out."""
+    def run(self, workload: Workload, lengths: Lengths) -> Trace:
+        """Offer the workload. What is still unanswered when the drain is over is noted as timed out."""
         self._lengths = lengths
         self._closes_s = workload.warmup_s + workload.measure_s
         self._closed_loop = isinstance(workload.arrivals, ClosedLoop)
         self._due = due_times(workload)
         self._next_due_s = next(self._due)
-        self._serve(self._closes_s + drain_s)
+        self._serve(self._closes_s + max(2.0 * workload.measure_s, SHORTEST_DRAIN_S))
         for exchange in self._trace.exchanges:
             if exchange.last_s is None and exchange.due_s < self._closes_s:
                 exchange.error = TIMEOUT
