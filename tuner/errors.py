@@ -1,8 +1,8 @@
 """The search core's errors.
 
-    TunerError
-    ├── FieldError          a value that a person gave is wrong: names field, value, problem, fix
-    └── MissingMetricError  a measurement lacks a metric that the study needs
+TunerError
+├── FieldError          a value that a person gave is wrong: names field, value, problem, fix
+└── MissingMetricError  a measurement lacks a metric that the study needs
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class MissingMetricError(TunerError):
     """
 
     def __init__(self, metric: str, present: Sequence[str]) -> None:
-        super().__init__(f"the measurement has no {metric}; it holds {', '.join(sorted(present)) or 'nothing'}")
+        super().__init__(
+            f"the measurement has no {metric}; it holds {', '.join(sorted(present)) or 'nothing'}"
+        )
         self.metric = metric
         self.present = tuple(present)

@@ -220,6 +220,9 @@ _ENV_ALLOWED = re.compile(
 _ENV_REFUSED = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PLUGINS|PICKLE)")
 
 
+_KINDS: dict[str, KnobKind] = {"int": "int", "float": "float", "bool": "bool"}
+
+
 @cache
 def _vllm() -> dict[str, Any]:
     text = resources.files("tuner").joinpath("vllm_flags.json").read_text(encoding="utf-8")
@@ -234,8 +237,8 @@ def is_env(name: str) -> bool:
 
 def kind_of(name: str) -> KnobKind:
     """Type of a vLLM argument's value, by vLLM's own parser; lists count as text."""
-    kind = _vllm()["flags"].get(name, {}).get("kind", "str")
-    return kinds[kind] if kind in (kinds := _KINDS) else "str"
+    kind: str = _vllm()["flags"].get(name, {}).get("kind", "str")
+    return _KINDS.get(kind, "str")
 
 
 def check_argument(field: str, name: str) -> None:
@@ -289,12 +292,8 @@ def check_value(field: str, name: str, value: ArgValue) -> None:
     if is_env(name):
         return
     kind = kind_of(name)
-    fits = {
-        "bool": isinstance(value, bool),
-        "int": isinstance(value, int) and not isinstance(value, bool),
-        "float": isinstance(value, int | float) and not isinstance(value, bool),
-        "str": isinstance(value, str | int | float) and not isinstance(value, bool),
-    }[kind]
-    if not fits and not (kind == "int" and isinstance(value, str)):
+    # vLLM's whole numbers take text too: "8K", and "auto" for max_model_len.
+    accepted = {"bool": (bool,), "int": (int, str), "float": (int, float), "str": (str, int, float)}[kind]
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind != "bool"):
         words = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}
         raise FieldError(field, value, problem=f"{name} takes {words[kind]}", fix=f"write {words[kind]}")

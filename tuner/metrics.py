@@ -95,7 +95,9 @@ _OTHERS = (
         Direction.MAXIMIZE,
         "requests completed without error inside the measured window, per second",
     ),
-    Metric("error_rate", "ratio", Direction.MINIMIZE, "share of the window's requests that ended in an error"),
+    Metric(
+        "error_rate", "ratio", Direction.MINIMIZE, "share of the window's requests that ended in an error"
+    ),
     Metric(
         "preemptions",
         "count",

@@ -176,7 +176,9 @@ class StudySpec(Message):
     @classmethod
     def _plain_name(cls, name: str) -> str:
         if not NAME_PATTERN.match(name):
-            raise ValueError("a name is lower-case letters, digits, '.', '_' and '-', at most 100, e.g. llama2-7b-chat")
+            raise ValueError(
+                "a name is lower-case letters, digits, '.', '_' and '-', at most 100, e.g. llama2-7b-chat"
+            )
         return name
 
     @field_validator("objectives")
@@ -194,7 +196,9 @@ def parse_study(data: object) -> StudySpec:
         FieldError: naming the first field that is wrong, its value and what to write instead.
     """
     if not isinstance(data, Mapping):
-        raise FieldError("study", data, problem="is not a mapping", fix="write `name: …`, `engine: …`, `workload: …`")
+        raise FieldError(
+            "study", data, problem="is not a mapping", fix="write `name: …`, `engine: …`, `workload: …`"
+        )
     try:
         return StudySpec.model_validate(_with_length_shorthand(data))
     except ValidationError as error:
