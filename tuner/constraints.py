@@ -52,7 +52,7 @@ def violations(args: Mapping[str, ArgValue]) -> tuple[Violation, ...]:
         broken.append(
             Violation(
                 "tokens_for_a_whole_prompt",
-                f"no chunked prefill: max_num_batched_tokens ({tokens:g}) is below max_model_len ({length:g})",
+                f"unchunked: max_num_batched_tokens ({tokens:g}) is below max_model_len ({length:g})",
                 (length - tokens) / tokens,
             )
         )
