@@ -31,7 +31,6 @@ class SpaceTPESampler(TPESampler):
             multivariate=True,
             constant_liar=True,
             n_startup_trials=STARTUP_TRIALS,
-            warn_independent_sampling=False,
         )
         self._space = space
 
