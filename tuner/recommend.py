@@ -172,6 +172,8 @@ def _why_none(spec: StudySpec, trials: Sequence[FrozenTrial], complete: Sequence
         }
         nearest = ", ".join(f"{name} by at least {gap:.0%}" for name, gap in missed.items() if gap > 0)
         hint = f" (missed everywhere: {nearest})" if nearest else ""
-        return f"none of the {len(complete)} measured configurations met every SLO{hint}; relax an SLO or lower the load"
+        what = f"none of the {len(complete)} measured configurations met every SLO{hint}"
+        return f"{what}; relax an SLO or lower the load"
     kinds = sorted({str(trial.user_attrs["failure"]) for trial in trials if "failure" in trial.user_attrs})
-    return f"no configuration could be measured ({', '.join(kinds) or 'no trial ended'}); see the trials' messages"
+    why = ", ".join(kinds) or "no trial ended"
+    return f"no configuration could be measured ({why}); see the trials' messages"
