@@ -1,6 +1,6 @@
 """The control plane's errors; what each means over HTTP is one table in ``app.api.errors``.
 
-    ControlPlaneError
+    AppError
     ├── NotFoundError           nothing has that name or number
     ├── ConflictError           it exists already, as something else
     ├── StateError              the thing is in a state that does not allow this
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 __all__ = [
     "ConflictError",
-    "ControlPlaneError",
+    "AppError",
     "DatabaseError",
     "DatabaseTooNewError",
     "DatabaseUnreachableError",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class ControlPlaneError(Exception):
+class AppError(Exception):
     """Base of all.
 
     Attributes:
@@ -44,19 +44,19 @@ class ControlPlaneError(Exception):
         self.fix = fix
 
 
-class NotFoundError(ControlPlaneError):
+class NotFoundError(AppError):
     """Nothing has that name or number."""
 
 
-class ConflictError(ControlPlaneError):
+class ConflictError(AppError):
     """It exists already, as something else."""
 
 
-class StateError(ControlPlaneError):
+class StateError(AppError):
     """The thing is in a state that does not allow this."""
 
 
-class StaleLeaseError(ControlPlaneError):
+class StaleLeaseError(AppError):
     """The lease has ended, or belongs to someone else; nothing was changed."""
 
     def __init__(self, lease_id: str) -> None:
@@ -68,15 +68,15 @@ class StaleLeaseError(ControlPlaneError):
         )
 
 
-class UnauthorizedError(ControlPlaneError):
+class UnauthorizedError(AppError):
     """No token, or one that is unknown, expired or revoked."""
 
 
-class ForbiddenError(ControlPlaneError):
+class ForbiddenError(AppError):
     """The token's scope does not allow this."""
 
 
-class DatabaseError(ControlPlaneError):
+class DatabaseError(AppError):
     """The database cannot be used."""
 
 
