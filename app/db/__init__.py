@@ -1,0 +1,1 @@
+"""All SQL of the control plane: tables, statements, migrations. Nothing here commits; services do."""
