@@ -73,7 +73,7 @@ def patiently(within_s: float | None) -> tenacity.AsyncRetrying:
     return tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(UnreachableError),
         wait=tenacity.wait_random_exponential(multiplier=0.2, max=10.0),
-        stop=tenacity.stop_never if within_s is None else tenacity.stop_after_delay(within_s),
+        stop=tenacity.stop_never if within_s is None else tenacity.stop_before_delay(within_s),
         reraise=True,
     )
 

@@ -11,8 +11,9 @@ FAILURES = {
         1,
         "(EngineCore pid=1218) ERROR 12-01 06:27:28 [core.py:1330] EngineCore failed to start.\n"
         "(EngineCore pid=1218) ERROR 12-01 06:27:28 [core.py:1330] Traceback (most recent call last):\n"
-        "(EngineCore pid=1218) ERROR 12-01 06:27:28 [core.py:1330] torch.OutOfMemoryError: CUDA out of memory. "
-        "Tried to allocate 37.38 GiB. GPU 0 has a total capacity of 139.80 GiB of which 27.38 GiB is free. "
+        "(EngineCore pid=1218) ERROR 12-01 06:27:28 [core.py:1330] torch.OutOfMemoryError: "
+        "CUDA out of memory. Tried to allocate 37.38 GiB. GPU 0 has a total capacity of 139.80 GiB "
+        "of which 27.38 GiB is free. "
         "Including non-PyTorch memory, this process has 112.41 GiB memory in use.\n"
         "(APIServer pid=1210) RuntimeError: Engine core initialization failed. See root cause above. "
         "Failed core proc(s): {}\n",
@@ -41,7 +42,7 @@ class Behaviour:
         fail: name of a failure to start, from ``FAILURES``.
         fail_above: ``{"max_num_batched_tokens": 8192}``: a value above it fails as ``oom_profile``.
         oom_after: answers 500 from this many requests on, with the log of an OOM, and stays up.
-        crash_after: ends by SIGKILL of its engine and exit 1 at this many requests.
+        crash_after: ends by a segmentation fault at this many requests.
         hang_after: stops making tokens at this many requests.
         refuse: every completion is answered by this status.
         step_s: time of one token of one request alone.

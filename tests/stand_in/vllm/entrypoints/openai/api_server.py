@@ -73,11 +73,12 @@ def check_memory(args: argparse.Namespace, config: dict[str, int]) -> None:
     if needed > space:
         fail(
             1,
-            "(EngineCore pid=14823) ERROR 12-01 10:37:33 [core.py:1510] ValueError: To serve at least one request "
-            f"with the model's max seq len ({args.max_model_len}), ({needed:.1f} GiB KV cache is needed, which is "
-            f"larger than the available KV cache memory ({space:.1f} GiB). Based on the available memory, the "
-            f"estimated maximum model length is {int(space * GIB / per_token)}. Try increasing "
-            "`gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing "
+            "(EngineCore pid=14823) ERROR 12-01 10:37:33 [core.py:1510] ValueError: To serve at least one "
+            f"request with the model's max seq len ({args.max_model_len}), ({needed:.1f} GiB KV cache is "
+            f"needed, which is larger than the available KV cache memory ({space:.1f} GiB). Based on the "
+            f"available memory, the estimated maximum model length is {int(space * GIB / per_token)}. "
+            "Try increasing `gpu_memory_utilization` (which also controls CPU memory on the CPU backend) "
+            "or decreasing "
             "`max_model_len` when initializing the engine.\n",
         )
 
@@ -132,13 +133,14 @@ class Server:
 
     async def metrics(self, _: web.Request) -> web.Response:
         label = f'{{engine="0",model_name="{self.args.model}"}}'
+        config = f'block_size="{self.args.block_size}",num_gpu_blocks="1024",engine="0"'
         usage = min(1.0, self.running / self.args.max_num_seqs)
         lines = [
             "# TYPE vllm:num_preemptions_total counter",
             f"vllm:num_preemptions_total{label} {self.requests // 10}.0",
             f"vllm:kv_cache_usage_perc{label} {usage}",
             f"vllm:generation_tokens_total{label} {self.generated}.0",
-            f'vllm:cache_config_info{{block_size="{self.args.block_size}",num_gpu_blocks="1024",engine="0"}} 1.0',
+            f"vllm:cache_config_info{{{config}}} 1.0",
         ]
         return web.Response(text="\n".join(lines) + "\n")
 
@@ -149,7 +151,7 @@ class Server:
                 {"error": {"message": "no", "code": self.how.refuse}}, status=self.how.refuse
             )
         if self.how.crash_after is not None and self.requests >= self.how.crash_after:
-            fail(1, "(APIServer pid=1) ERROR EngineCore died unexpectedly\n")
+            os.kill(os.getpid(), signal.SIGSEGV)
         if self.how.oom_after is not None and self.requests >= self.how.oom_after:
             sys.stderr.write(OOM_WHILE_SERVING)
             sys.stderr.flush()
