@@ -1,0 +1,77 @@
+"""Rows of ``ns_tokens``: only hashes are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from app.db import events
+from app.db.clock import db_now
+from app.db.tables import tokens
+
+__all__ = ["TokenRow", "add", "any_usable", "by_hash", "by_name", "page", "revoke"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """One token; ``usable`` is judged on the database's clock."""
+
+    name: str
+    scope: str
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    usable: bool
+
+
+_USABLE = tokens.c.revoked_at.is_(None) & (tokens.c.expires_at.is_(None) | (tokens.c.expires_at > db_now()))
+_COLUMNS = (
+    tokens.c.name, tokens.c.scope, tokens.c.created_at, tokens.c.expires_at, tokens.c.revoked_at, _USABLE.label("usable"),
+)  # fmt: skip
+
+
+def _row(values: Any) -> TokenRow:
+    found = dict(values._mapping)
+    return TokenRow(**{**found, "usable": bool(found["usable"])})
+
+
+def add(connection: Connection, name: str, scope: str, token_hash: str, ttl_s: float | None) -> None:
+    """Insert a token."""
+    expires = None if ttl_s is None else db_now() + ttl_s
+    connection.execute(
+        insert(tokens).values(
+            name=name, scope=scope, hash=token_hash, created_at=db_now(), expires_at=expires
+        )
+    )
+    events.record(connection, "token.created", token=name, scope=scope)
+
+
+def by_hash(connection: Connection, token_hash: str) -> TokenRow | None:
+    """The token with that hash."""
+    found = connection.execute(select(*_COLUMNS).where(tokens.c.hash == token_hash)).one_or_none()
+    return None if found is None else _row(found)
+
+
+def by_name(connection: Connection, name: str) -> TokenRow | None:
+    """The token of that name."""
+    found = connection.execute(select(*_COLUMNS).where(tokens.c.name == name)).one_or_none()
+    return None if found is None else _row(found)
+
+
+def page(connection: Connection, *, after: str, limit: int) -> list[TokenRow]:
+    """Tokens with a name behind ``after``, in order."""
+    query = select(*_COLUMNS).where(tokens.c.name > after).order_by(tokens.c.name).limit(limit)
+    return [_row(found) for found in connection.execute(query)]
+
+
+def any_usable(connection: Connection) -> bool:
+    """Whether some token would be accepted."""
+    return bool(connection.scalar(select(func.count()).select_from(tokens).where(_USABLE)))
+
+
+def revoke(connection: Connection, name: str) -> None:
+    """Make a token useless."""
+    connection.execute(update(tokens).where(tokens.c.name == name).values(revoked_at=db_now()))
+    events.record(connection, "token.revoked", token=name)
