@@ -197,7 +197,7 @@ def move(
 
 
 def due(connection: Connection) -> list[LeaseRow]:
-    """Reserved and held leases whose time is over, locked; those that another transaction holds are passed over."""
+    """Reserved and held leases whose time is over, locked; rows held by others are passed over."""
     states = [LeaseState.RESERVED.value, LeaseState.HELD.value]
     query = (
         select(leases)

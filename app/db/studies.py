@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from app.db import events
 from app.db.clock import db_now
 from app.db.tables import leases, studies, trials
-from app.errors import StateError
+from app.errors import ConflictError, StateError
 from app.lifecycle.lease import LeaseState
 from app.lifecycle.machine import IllegalMoveError
 from app.lifecycle.study import STUDY, StudyState
@@ -85,17 +86,24 @@ def _row(values: Any) -> StudyRow:
 
 
 def add(connection: Connection, study_id: str, spec: StudySpec, idempotency_key: str | None) -> None:
-    """Insert a draft."""
-    connection.execute(
-        insert(studies).values(
-            id=study_id,
-            name=spec.name,
-            state=StudyState.DRAFT.value,
-            spec=spec.model_dump(mode="json"),
-            idempotency_key=idempotency_key,
-            created_at=db_now(),
-        )
-    )
+    """Insert a draft.
+
+    Raises:
+        ConflictError: a study has that name or that key.
+    """
+    values = {
+        "id": study_id,
+        "name": spec.name,
+        "state": StudyState.DRAFT.value,
+        "spec": spec.model_dump(mode="json"),
+        "idempotency_key": idempotency_key,
+    }
+    try:
+        connection.execute(insert(studies).values(**values, created_at=db_now()))
+    except IntegrityError as error:
+        raise ConflictError(
+            f"a study named {spec.name} exists", field="name", value=spec.name, fix="choose another name"
+        ) from error
     events.record(connection, "study.created", study_id=study_id, state=StudyState.DRAFT.value)
 
 
@@ -215,4 +223,4 @@ def tally(connection: Connection, study_id: str) -> Tally:
 def trial_counts(connection: Connection, study_id: str) -> dict[str, int]:
     """Number of trials by state."""
     query = select(trials.c.state, func.count()).where(trials.c.study_id == study_id).group_by(trials.c.state)
-    return {state: count for state, count in connection.execute(query)}
+    return dict(connection.execute(query).tuples().all())

@@ -28,8 +28,13 @@ class TokenRow:
 
 _USABLE = tokens.c.revoked_at.is_(None) & (tokens.c.expires_at.is_(None) | (tokens.c.expires_at > db_now()))
 _COLUMNS = (
-    tokens.c.name, tokens.c.scope, tokens.c.created_at, tokens.c.expires_at, tokens.c.revoked_at, _USABLE.label("usable"),
-)  # fmt: skip
+    tokens.c.name,
+    tokens.c.scope,
+    tokens.c.created_at,
+    tokens.c.expires_at,
+    tokens.c.revoked_at,
+    _USABLE.label("usable"),
+)
 
 
 def _row(values: Any) -> TokenRow:

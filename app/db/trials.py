@@ -26,8 +26,8 @@ __all__ = [
     "page",
     "run",
     "save_measurement",
-    "untold",
     "unfinished",
+    "untold",
 ]
 
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
