@@ -82,7 +82,8 @@ class Arguments:
                 fix="use a divisor",
             )
         kv_cache_dtype = str(args.get("kv_cache_dtype", "auto"))
-        top = _positive(args, "max_cudagraph_capture_size", min(2 * limits.max_num_seqs, 512))
+        # Twice the places, for speculative tokens; never above 512 unless asked for.
+        largest = _positive(args, "max_cudagraph_capture_size", min(2 * limits.max_num_seqs, 512))
         return cls(
             limits=limits,
             max_model_len=max_model_len,
@@ -90,7 +91,7 @@ class Arguments:
             eager=eager,
             kv_cache_dtype=kv_cache_dtype,
             tensor_parallel_size=parallel,
-            captured=() if eager else capture_sizes(top, limits.max_num_batched_tokens),
+            captured=() if eager else capture_sizes(largest, limits.max_num_batched_tokens),
             kv_bytes_per_token=model.kv_numbers_per_token * kv_element_bytes(kv_cache_dtype) / parallel,
             unmodelled=tuple(sorted(set(args) - _READ)),
         )

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tuner.protocol import ClosedLoop, Workload
-from tuner.simulation.load import PAUSE_AFTER_ERROR_S, Lengths, due_times
+from tuner.simulation.load import Lengths, due_times
 from tuner.simulation.scheduler import Batch, Request, Scheduler
 
 __all__ = ["TIMEOUT", "Client", "Engine", "Exchange", "Trace"]
 
-REJECTED = "http_400"
 TIMEOUT = "timeout"
 
 SHORTEST_DRAIN_S = 60.0
@@ -45,7 +44,7 @@ class Exchange:
 
     Attributes:
         first_s: arrival of the first token; ``None`` while there is none.
-        last_s: arrival of the last token, or of the error; ``None`` while neither came.
+        last_s: arrival of the last token; ``None`` while it has not come.
         error: kind of the error it ended in.
     """
 
@@ -85,13 +84,10 @@ class Engine:
         self,
         scheduler: Scheduler,
         step_s: Callable[[Batch], float],
-        *,
-        max_model_len: int,
         client: Client,
     ) -> None:
         self._scheduler = scheduler
         self._step_s = step_s
-        self._max_model_len = max_model_len
         self._client = client
         self._api_free_s = 0.0
         self._arrivals: list[tuple[float, int]] = []
@@ -146,20 +142,14 @@ class Engine:
             self._send(self._next_due_s)
             self._next_due_s = next(self._due, math.inf)
         while self._arrivals and self._arrivals[0][0] <= now_s:
-            arrived_s, number = heapq.heappop(self._arrivals)
-            exchange = self._trace.exchanges[number]
-            request = exchange.request
-            if request.input_tokens + request.output_tokens > self._max_model_len:
-                exchange.error = REJECTED
-                self._end(exchange, arrived_s + 0.5 * self._client.latency_s, PAUSE_AFTER_ERROR_S)
-            else:
-                self._scheduler.add(request)
+            _, number = heapq.heappop(self._arrivals)
+            self._scheduler.add(self._trace.exchanges[number].request)
 
-    def _end(self, exchange: Exchange, ended_s: float, pause_s: float = 0.0) -> None:
+    def _end(self, exchange: Exchange, ended_s: float) -> None:
         exchange.last_s = ended_s
         self._open -= exchange.due_s < self._closes_s
         if self._closed_loop:
-            self._send(ended_s + pause_s)
+            self._send(ended_s)
 
     def _deliver(self, batch: Batch, now_s: float) -> None:
         client = self._client
@@ -171,9 +161,9 @@ class Engine:
         trace.emitted.append(batch.emitted)
         trace.preempted.append(batch.preempted)
         trace.blocks_used.append(batch.blocks_used)
-        for prefill in batch.prefills:
-            exchange = trace.exchanges[prefill.request.number]
-            if exchange.first_s is None and prefill.request.joined == batch.number:
+        for request in batch.completed:
+            exchange = trace.exchanges[request.number]
+            if exchange.first_s is None:
                 exchange.first_s = seen_s
         for request in ended:
             self._end(trace.exchanges[request.number], seen_s)

@@ -14,13 +14,10 @@ from typing import Protocol
 
 from tuner.protocol import ClosedLoop, Length, Poisson, SyntheticPrompts, Workload
 
-__all__ = ["PAUSE_AFTER_ERROR_S", "Lengths", "Prompt", "SeededLengths", "due_times"]
+__all__ = ["Lengths", "Prompt", "SeededLengths", "due_times", "longest_request"]
 
 DEVIATIONS = 3.0
 """Lengths are cut at so many standard deviations from the mean, as the workers cut them."""
-
-PAUSE_AFTER_ERROR_S = 0.25
-"""A closed loop's user waits so long after an error, as the workers' do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +53,16 @@ class SeededLengths:
         if not length.stdev:
             return length.mean
         deviation = min(DEVIATIONS, max(-DEVIATIONS, self._random.gauss(0.0, 1.0)))
-        bound = max(1, math.floor(length.mean + DEVIATIONS * length.stdev))
-        return min(bound, max(1, round(length.mean + deviation * length.stdev)))
+        return min(_bound(length), max(1, round(length.mean + deviation * length.stdev)))
+
+
+def longest_request(prompts: SyntheticPrompts) -> int:
+    """Tokens of the longest request that these prompts can make, prompt and output together."""
+    return _bound(prompts.input_tokens) + _bound(prompts.output_tokens)
+
+
+def _bound(length: Length) -> int:
+    return max(1, math.floor(length.mean + DEVIATIONS * length.stdev))
 
 
 def due_times(workload: Workload) -> Iterator[float]:

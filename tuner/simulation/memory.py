@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.protocol import ArgValue, Failure, FailureKind, Phase, Verdict
+from tuner.protocol import ArgValue, Failure, FailureKind
 from tuner.simulation.arguments import Arguments
+from tuner.simulation.verdicts import infeasible
 
 __all__ = ["MemoryFigures", "MemoryModel", "misfit"]
 
@@ -60,20 +61,20 @@ def misfit(figures: MemoryFigures, arguments: Arguments, deviation: float) -> Fa
     more_bytes = deviation * figures.stdev_bytes
     free_bytes = figures.total_bytes - CONTEXT_BYTES
     if figures.budget_bytes > free_bytes:
-        return _failure(
+        return infeasible(
             FailureKind.MEMORY_BUDGET,
             f"{_gib(free_bytes)} are free on the idle GPU, less than the utilization asks for "
             f"({_gib(figures.budget_bytes)})",
-            "lower gpu_memory_utilization",
-            {"free_bytes": free_bytes, "wanted_bytes": figures.budget_bytes},
+            advice="lower gpu_memory_utilization",
+            numbers={"free_bytes": free_bytes, "wanted_bytes": figures.budget_bytes},
         )
     profile_bytes = figures.profile_bytes + more_bytes
     if profile_bytes > free_bytes:
-        return _failure(
+        return infeasible(
             FailureKind.OOM_DEVICE,
             f"CUDA out of memory in the profile run: {_gib(profile_bytes)} of {_gib(free_bytes)}",
-            "lower max_num_batched_tokens",
-            {"needed_bytes": profile_bytes, "available_bytes": free_bytes},
+            advice="lower max_num_batched_tokens",
+            numbers={"needed_bytes": profile_bytes, "available_bytes": free_bytes},
         )
     return _kv_misfit(figures.kv_bytes - more_bytes, arguments) or _late_misfit(
         figures, more_bytes, free_bytes
@@ -83,19 +84,19 @@ def misfit(figures: MemoryFigures, arguments: Arguments, deviation: float) -> Fa
 def _kv_misfit(kv_bytes: float, arguments: Arguments) -> Failure | None:
     needed_bytes = arguments.max_model_len * arguments.kv_bytes_per_token
     if kv_bytes <= 0:
-        return _failure(
+        return infeasible(
             FailureKind.KV_CACHE_TOO_SMALL,
             "no memory is left for the KV cache's blocks",
-            "raise gpu_memory_utilization, or lower max_num_batched_tokens",
-            {"available_bytes": kv_bytes, "needed_bytes": needed_bytes},
+            advice="raise gpu_memory_utilization, or lower max_num_batched_tokens",
+            numbers={"available_bytes": kv_bytes, "needed_bytes": needed_bytes},
         )
     if kv_bytes < needed_bytes:
-        return _failure(
+        return infeasible(
             FailureKind.KV_CACHE_TOO_SMALL,
             f"one request of {arguments.max_model_len} tokens needs {_gib(needed_bytes)} of KV cache, "
             f"{_gib(kv_bytes)} are available",
-            "raise gpu_memory_utilization, or lower max_model_len",
-            {"available_bytes": kv_bytes, "needed_bytes": needed_bytes},
+            advice="raise gpu_memory_utilization, or lower max_model_len",
+            numbers={"available_bytes": kv_bytes, "needed_bytes": needed_bytes},
         )
     return None
 
@@ -104,30 +105,11 @@ def _late_misfit(figures: MemoryFigures, more_bytes: float, free_bytes: float) -
     needed_bytes = figures.serving_bytes + more_bytes
     if needed_bytes <= free_bytes:
         return None
-    return _failure(
+    return infeasible(
         FailureKind.OOM_DEVICE,
         f"CUDA out of memory while warming up: {_gib(needed_bytes)} of {_gib(free_bytes)}",
-        "lower gpu_memory_utilization or max_num_seqs",
-        {"needed_bytes": needed_bytes, "available_bytes": free_bytes},
-    )
-
-
-def invalid(message: str, advice: str) -> Failure:
-    """vLLM refuses the arguments themselves."""
-    return _failure(FailureKind.INVALID_CONFIG, message, advice, {})
-
-
-def _failure(kind: FailureKind, message: str, advice: str, numbers: dict[str, float]) -> Failure:
-    return Failure(
-        kind=kind,
-        verdict=Verdict.INFEASIBLE,
-        retryable=False,
-        fatal=False,
-        phase=Phase.STARTING,
-        message=f"simulated: {message}",
-        advice=advice,
-        numbers=numbers,
-        exit_code=1,
+        advice="lower gpu_memory_utilization or max_num_seqs",
+        numbers={"needed_bytes": needed_bytes, "available_bytes": free_bytes},
     )
 
 

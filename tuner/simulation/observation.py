@@ -29,6 +29,7 @@ class Observation:
         metrics: figures by the names of :data:`tuner.metrics.METRICS`, start-up excepted.
         errors: failed requests that were due in the window, by kind.
         requests: requests completed inside the window.
+        due: requests due in the window.
     """
 
     def __init__(self, trace: Trace, workload: Workload) -> None:
@@ -40,6 +41,7 @@ class Observation:
         self._due = [exchange for exchange in trace.exchanges if self._inside(exchange.due_s)]
         completed = [e for e in trace.exchanges if e.error is None and self._inside(e.last_s)]
         self.requests = len(completed)
+        self.due = len(self._due)
         self.errors = dict(Counter(exchange.error for exchange in self._due if exchange.error is not None))
         self.metrics = self._rates() | self._latencies() | self._server_figures()
 

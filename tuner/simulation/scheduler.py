@@ -100,7 +100,7 @@ class Batch:
         decodes: requests that get their next token.
         decode_context: tokens that the decodes attend to, all together.
         prefills: chunks of prompts.
-        emitted: tokens that leave the engine at the end of the step.
+        completed: requests whose prompt this finishes: they get a token too.
         preempted: requests preempted while the batch was composed.
         blocks_used: KV blocks held while the batch runs.
     """
@@ -109,9 +109,14 @@ class Batch:
     decodes: int
     decode_context: int
     prefills: tuple[Prefill, ...]
-    emitted: int
+    completed: tuple[Request, ...]
     preempted: int
     blocks_used: int
+
+    @property
+    def emitted(self) -> int:
+        """Tokens that leave the engine at the end of the step."""
+        return self.decodes + len(self.completed)
 
     @property
     def tokens(self) -> int:
@@ -192,7 +197,7 @@ class Scheduler:
             decodes=decodes,
             decode_context=context,
             prefills=tuple(prefills),
-            emitted=decodes + len(completed),
+            completed=tuple(completed),
             preempted=preempted,
             blocks_used=self.pool.total - self.pool.free,
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tuner.simulation.arguments import Arguments
 from tuner.simulation.models import ModelShape
 
-__all__ = ["CompileCache", "Startup"]
+__all__ = ["CompileCache", "Startup", "compile_key"]
 
 
 @dataclass(slots=True)
@@ -32,49 +32,67 @@ class Startup:
 
     Attributes:
         validation_s: from the start of a cold process until vLLM has checked its arguments.
-        warm_validation_s: the same when forked from a parent that has imported vLLM.
-        process_s: from the start of a cold process to the loading of weights, imports of both
-            processes included.
-        warm_process_s: the same when the process is forked from a parent that has imported vLLM.
+        process_s: from the start of a cold process to the loading of weights, imports of both processes
+            included.
+        warm_validation_s: like ``validation_s``, forked from a parent that has imported vLLM.
+        warm_process_s: like ``process_s``, forked likewise.
         read_bytes_per_s: reading weights; 7B dummy weights took 1.7 s.
         compile_s: torch.compile on a cache miss.
         cached_compile_s: the same on a hit.
+        profile_s: profile run.
         first_kernels_s: warm-up of kernels at shapes that the machine has not seen.
-        graph_s: capturing one CUDA graph, on top of ``capture_s``.
-        profile_s: profile run, KV cache and the rest.
+        capture_s: capturing CUDA graphs, besides ``graph_s`` for each.
+        rest_s: allocating the KV cache, warming up, opening the port.
     """
 
     validation_s: float = 25.0
-    warm_validation_s: float = 1.0
     process_s: float = 59.0
-    warm_process_s: float = 21.5
+    warm_validation_s: float = 1.0
+    warm_process_s: float = 22.0
     read_bytes_per_s: float = 8e9
     compile_s: float = 20.0
     cached_compile_s: float = 4.3
+    profile_s: float = 1.0
     first_kernels_s: float = 15.0
     capture_s: float = 1.5
     graph_s: float = 0.07
-    profile_s: float = 3.0
+    rest_s: float = 2.0
 
     def until_validated_s(self, *, warm: bool) -> float:
         """Until arguments that vLLM does not accept are refused."""
         return self.warm_validation_s if warm else self.validation_s
 
-    def until_profiled_s(self, arguments: Arguments, model: ModelShape, *, warm: bool) -> float:
-        """Until the memory profile: when a configuration that does not fit is refused."""
-        weights_s = model.total_weight_bytes / arguments.tensor_parallel_size / self.read_bytes_per_s
-        return (self.warm_process_s if warm else self.process_s) + weights_s + self.profile_s
+    def until_engine_s(self, *, warm: bool) -> float:
+        """Until the engine's process looks at the GPU's free memory."""
+        return self.warm_process_s if warm else self.process_s
 
-    def total_s(self, arguments: Arguments, model: ModelShape, cache: CompileCache, *, warm: bool) -> float:
-        """Until the first healthy answer."""
-        known = cache.hit(compile_key(arguments, model))
-        total_s = self.until_profiled_s(arguments, model, warm=warm) + (
-            0.0 if known else self.first_kernels_s
-        )
-        if arguments.eager:
-            return total_s
+    def until_profiled_s(self, arguments: Arguments, model: ModelShape, *, known: bool, warm: bool) -> float:
+        """Until the room for the KV cache is known: compilation comes before it."""
+        weights_s = model.total_weight_bytes / arguments.tensor_parallel_size / self.read_bytes_per_s
         compile_s = self.cached_compile_s if known else self.compile_s
-        return total_s + compile_s + self.capture_s + self.graph_s * len(arguments.captured)
+        return (
+            self.until_engine_s(warm=warm)
+            + weights_s
+            + (0.0 if arguments.eager else compile_s)
+            + self.profile_s
+        )
+
+    def total_s(self, arguments: Arguments, model: ModelShape, *, known: bool, warm: bool) -> float:
+        """Until the first healthy answer.
+
+        Args:
+            arguments: the configuration.
+            model: the model.
+            known: the machine has compiled this before.
+            warm: the process is forked from one that has imported vLLM.
+        """
+        graphs_s = self.capture_s + self.graph_s * len(arguments.captured) if arguments.captured else 0.0
+        return (
+            self.until_profiled_s(arguments, model, known=known, warm=warm)
+            + (0.0 if known else self.first_kernels_s)
+            + graphs_s
+            + self.rest_s
+        )
 
 
 def compile_key(arguments: Arguments, model: ModelShape) -> str:

@@ -73,9 +73,9 @@ class Execution:
     asynchronous: bool = True
 
 
-def capture_sizes(max_num_seqs: int, max_num_batched_tokens: int) -> tuple[int, ...]:
-    """Batch sizes that vLLM 0.32 captures by default (``VllmConfig._set_cudagraph_sizes``)."""
-    top = min(max_num_seqs * 2, 512, max_num_batched_tokens)
+def capture_sizes(largest: int, max_num_batched_tokens: int) -> tuple[int, ...]:
+    """Batch sizes that vLLM 0.32 captures up to the largest (``VllmConfig._set_cudagraph_sizes``)."""
+    top = min(largest, max_num_batched_tokens)
     sizes = {size for size in (1, 2, 4) if size <= top}
     sizes |= set(range(8, min(top + 1, 256), 8)) | set(range(256, top + 1, 16))
     if max_num_batched_tokens <= top:

@@ -10,21 +10,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tuner.errors import FieldError
-from tuner.protocol import ArgValue, Failure, Infeasible, Measured, Measurement, Workload
+from tuner.protocol import ArgValue, Failure, FailureKind, Infeasible, Measured, Measurement, Workload
 from tuner.simulation.arguments import Arguments
 from tuner.simulation.blocks import BlockPool
 from tuner.simulation.calibration import Calibration
-from tuner.simulation.engine import Engine, Trace
+from tuner.simulation.engine import TIMEOUT, Engine, Trace
 from tuner.simulation.hardware import Gpu
-from tuner.simulation.load import Lengths, SeededLengths
-from tuner.simulation.memory import MemoryModel, invalid, misfit
+from tuner.simulation.load import Lengths, SeededLengths, longest_request
+from tuner.simulation.memory import MemoryModel, misfit
 from tuner.simulation.models import ModelShape
 from tuner.simulation.observation import observe
 from tuner.simulation.scheduler import Batch, Scheduler
-from tuner.simulation.startup import CompileCache, Startup
+from tuner.simulation.startup import CompileCache, Startup, compile_key
 from tuner.simulation.steptimes import Roofline, StepTimes
+from tuner.simulation.verdicts import invalid, overloaded, too_long
 
 __all__ = ["Noise", "SimulatedTrial", "Simulator", "serve"]
+
+TOO_SLOW_SHARE = 0.05
+"""With more requests than this timed out, the workers call the load too much for the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +66,16 @@ class SimulatedTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class _Served:
-    """What was measured, and when the last request was answered."""
+class _Start:
+    """An engine that has started."""
 
-    measurement: Measurement
-    ended_s: float
+    arguments: Arguments
+    kv_bytes: float
+    startup_s: float
 
-    def after(self, startup_s: float) -> SimulatedTrial:
-        """The trial, its start included."""
-        metrics = self.measurement.metrics | {"startup_s": startup_s}
-        measured = Measured(measurement=self.measurement.model_copy(update={"metrics": metrics}))
-        return SimulatedTrial(measured, startup_s, startup_s + self.ended_s)
+    @property
+    def blocks(self) -> int:
+        return int(self.kv_bytes // (self.arguments.kv_bytes_per_token * self.arguments.limits.block_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,46 +116,51 @@ class Simulator:
             seed: draws the noise.
             cache: what the machine has compiled so far; a fresh machine's when not given.
         """
-        random = np.random.default_rng([seed, zlib.crc32(_canonical(args))])
-        factor = _lognormal(random, self.noise.startup)
-        startup = self.startup
+        draws = np.random.default_rng([seed, zlib.crc32(_canonical(args))])
+        factor = _lognormal(draws, self.noise.startup)
+        startup, warm = self.startup, self.warm_start
         try:
             arguments = Arguments.resolve(args, gpu=self.gpu, model=self.model)
         except FieldError as error:
-            refused_s = startup.until_validated_s(warm=self.warm_start)
-            return _refused(invalid(f"{error.field} {error.problem}", error.fix), refused_s * factor)
+            return _ended(invalid(error), factor * startup.until_validated_s(warm=warm))
         figures = self.memory.figures(args)
-        deviation = self._memory_deviation()
+        deviation = float(np.random.default_rng([self.machine_seed, 3]).standard_normal())
         failure = misfit(figures, arguments, deviation)
+        if failure is not None and failure.kind is FailureKind.MEMORY_BUDGET:
+            return _ended(failure, factor * startup.until_engine_s(warm=warm))
+        known = cache is not None and cache.hit(compile_key(arguments, self.model))
         if failure is not None:
-            refused_s = startup.until_profiled_s(arguments, self.model, warm=self.warm_start)
-            return _refused(failure, refused_s * factor)
+            return _ended(
+                failure, factor * startup.until_profiled_s(arguments, self.model, known=known, warm=warm)
+            )
+        startup_s = factor * startup.total_s(arguments, self.model, known=known, warm=warm)
+        longest = longest_request(workload.prompts)
+        if longest > arguments.max_model_len:
+            return _ended(too_long(longest, arguments.max_model_len), startup_s)
         kv_bytes = figures.kv_bytes - deviation * figures.stdev_bytes
-        measured = self._measure(arguments, workload, kv_bytes, seed)
-        startup_s = factor * startup.total_s(
-            arguments, self.model, cache or CompileCache(), warm=self.warm_start
-        )
-        return measured.after(startup_s)
+        return self._measure(_Start(arguments, kv_bytes, startup_s), workload, seed, draws)
 
-    def _memory_deviation(self) -> float:
-        return float(np.random.default_rng([self.machine_seed, 3]).standard_normal())
-
-    def _measure(self, arguments: Arguments, workload: Workload, kv_bytes: float, seed: int) -> _Served:
-        random = np.random.default_rng([seed, zlib.crc32(repr(arguments).encode())])
-        blocks = int(kv_bytes // (arguments.kv_bytes_per_token * arguments.limits.block_size))
-        step_s = _with_noise(self._step_times(arguments), self.noise, random)
+    def _measure(
+        self, start: _Start, workload: Workload, seed: int, draws: np.random.Generator
+    ) -> SimulatedTrial:
+        arguments = start.arguments
+        step_s = _with_noise(self._step_times(arguments), self.noise, draws)
         lengths = SeededLengths(workload.prompts, workload.seed)
-        trace = serve(arguments, blocks, workload, lengths, step_s, self.calibration)
+        trace = serve(arguments, start.blocks, workload, lengths, step_s, self.calibration)
         seen = observe(trace, workload)
+        ended_s = start.startup_s + max([workload.warmup_s + workload.measure_s, *trace.ends_s[-1:]])
+        late = seen.errors.get(TIMEOUT, 0)
+        if late > TOO_SLOW_SHARE * seen.due:
+            return SimulatedTrial(Infeasible(failure=overloaded(late, seen.due)), start.startup_s, ended_s)
         measurement = Measurement(
-            metrics=seen.metrics,
+            metrics=seen.metrics | {"startup_s": start.startup_s},
             errors=seen.errors,
             requests=seen.requests,
             window_s=workload.measure_s,
             resolved_args=arguments.resolved(),
-            provenance=self._provenance(arguments, blocks, workload, seed),
+            provenance=self._provenance(arguments, start.blocks, workload, seed),
         )
-        return _Served(measurement, max([workload.warmup_s + workload.measure_s, *trace.ends_s[-1:]]))
+        return SimulatedTrial(Measured(measurement=measurement), start.startup_s, ended_s)
 
     def _step_times(self, arguments: Arguments) -> StepTimes:
         if self.step_times is not None:
@@ -184,16 +192,18 @@ def serve(
     step_s: Callable[[Batch], float],
     calibration: Calibration,
 ) -> Trace:
-    """Offer a workload to a simulated engine that has so many KV blocks."""
+    """Offer a workload to a simulated engine that has so many KV blocks.
+
+    No request may be longer than ``max_model_len``: vLLM refuses those, and they never reach the scheduler.
+    """
     size = arguments.limits.block_size
     # vLLM keeps one block as the null block; a single longest request still has to fit.
     usable = max(blocks - 1, -(-arguments.max_model_len // size))
     scheduler = Scheduler(arguments.limits, BlockPool(usable, caching=arguments.prefix_caching))
-    engine = Engine(scheduler, step_s, max_model_len=arguments.max_model_len, client=calibration.client)
-    return engine.run(workload, lengths)
+    return Engine(scheduler, step_s, calibration.client).run(workload, lengths)
 
 
-def _refused(failure: Failure, startup_s: float) -> SimulatedTrial:
+def _ended(failure: Failure, startup_s: float) -> SimulatedTrial:
     return SimulatedTrial(Infeasible(failure=failure), startup_s, startup_s)
 
 

@@ -1,10 +1,10 @@
 """Drives vLLM's own scheduler without a model, by the interpreter that has vLLM installed.
 
-    .venv-vllm/bin/python tests/tuner/simulation/real_scheduler.py MODEL_FOLDER < scenarios.json > batches.json
+    .venv-vllm/bin/python tests/tuner/simulation/real_scheduler.py MODEL_FOLDER < scenarios.json > out.json
 
-A scenario is ``{"limits": {…}, "blocks": n, "caching": bool, "requests": [[turn, input, output, shared], …]}``; its answer
-is a list of batches, each ``{"scheduled": {request: tokens}, "preempted": n, "free": n}``. Turns are rounds of the
-engine's loop. It needs nothing but vLLM.
+A scenario is ``{"limits": {…}, "blocks": n, "caching": bool, "requests": [[turn, in, out, shared], …]}`` and
+its answer a list of batches, each ``{"scheduled": {request: tokens}, "preempted": n, "free": n}``. Turns
+are rounds of the engine's loop. It needs nothing but vLLM.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def make_scheduler(model: str, scenario: dict[str, Any]) -> Scheduler:
     blocks = scenario["blocks"] + 1  # vLLM keeps one as the null block
     cache_config.num_gpu_blocks = blocks
     spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    kv_cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
+    kv_cache = KVCacheConfig(
+        num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+    )
     made = AsyncScheduler if limits["asynchronous"] else Scheduler
     return made(
         vllm_config=config,

@@ -65,7 +65,9 @@ class Replay:
         batch = self.scheduler.schedule()
         if batch is not None:
             decoding = [
-                r for r in self.scheduler.running if r.joined is not None and r.joined < batch.number <= r.last
+                r
+                for r in self.scheduler.running
+                if r.joined is not None and r.joined < batch.number <= r.last
             ]
             tokens = {r.number: 1 for r in decoding} | {p.request.number: p.tokens for p in batch.prefills}
             scheduled = {str(number): tokens[number] for number in sorted(tokens)}
@@ -76,7 +78,12 @@ class Replay:
 
 def scenario(*requests: tuple[int, int, int], **limits: Any) -> dict[str, Any]:
     """Requests of (turn, input, output) under limits; ``blocks`` and ``caching`` among them."""
-    values = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "block_size": 4, "asynchronous": False} | limits
+    values = {
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "block_size": 4,
+        "asynchronous": False,
+    } | limits
     blocks, caching = values.pop("blocks", 1000), values.pop("caching", False)
     return {
         "limits": values,
@@ -88,13 +95,15 @@ def scenario(*requests: tuple[int, int, int], **limits: Any) -> dict[str, Any]:
 
 @st.composite
 def scenarios(draw: st.DrawFn) -> dict[str, Any]:
-    """Small engines under pressure: few places, small budgets, a cache that barely holds the longest request."""
+    """Small engines under pressure: few places, small budgets, a cache that holds little more than one."""
     size = draw(st.sampled_from([4, 16]))
     seqs = draw(st.integers(1, 10))
     shared = draw(st.sampled_from([0, 0, 5, 24, 40]))
     requests, turn = [], 0
     for gap, inputs, outputs in draw(
-        st.lists(st.tuples(st.integers(0, 12), st.integers(1, 120), st.integers(1, 50)), min_size=1, max_size=16)
+        st.lists(
+            st.tuples(st.integers(0, 12), st.integers(1, 120), st.integers(1, 50)), min_size=1, max_size=16
+        )
     ):
         turn += gap
         requests.append((turn, max(inputs, shared + 1), outputs, shared))

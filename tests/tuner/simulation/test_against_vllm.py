@@ -31,7 +31,11 @@ def drawn(seed: int, count: int, *, requests: int, outputs: int) -> list[dict[st
     draw = random.Random(seed)
     made = []
     for _ in range(count):
-        size, seqs, shared = draw.choice([4, 16]), draw.randint(1, 12), draw.choice([0, 0, draw.randint(1, 60)])
+        size, seqs, shared = (
+            draw.choice([4, 16]),
+            draw.randint(1, 12),
+            draw.choice([0, 0, draw.randint(1, 60)]),
+        )
         turn, rows = 0, []
         for _ in range(draw.randint(1, requests)):
             turn += draw.choice([0, 0, 1, 5, draw.randint(0, 30)])
@@ -58,7 +62,8 @@ def ask_vllm(python: str, scenarios: list[dict[str, Any]]) -> list[list[dict[str
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr"},
+            env=os.environ
+            | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr"},
         )
     assert answer.returncode == 0, answer.stderr[-2000:]
     batches: list[list[dict[str, Any]]] = json.loads(answer.stdout)
@@ -76,7 +81,11 @@ def test_recorded_cases_hold_what_is_hard() -> None:
     batches = [batch for case in CASES for batch in case["vllm"]]
     assert len(CASES) >= 40
     assert sum(batch["preempted"] for batch in batches) >= 50
-    assert {case["limits"]["asynchronous"] for case in CASES} == {case["caching"] for case in CASES} == {True, False}
+    assert (
+        {case["limits"]["asynchronous"] for case in CASES}
+        == {case["caching"] for case in CASES}
+        == {True, False}
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"scenario{number}" for number in range(len(CASES))])
@@ -95,10 +104,13 @@ def test_batches_are_those_of_the_installed_vllm() -> None:
 def record(python: str) -> None:
     """Write the recorded cases: one scenario a line."""
     candidates = drawn(1, 800, requests=10, outputs=24)
-    hard = [scenario for scenario in candidates if sum(batch["preempted"] for batch in simulated(scenario)) > 1]
+    hard = [
+        scenario for scenario in candidates if sum(batch["preempted"] for batch in simulated(scenario)) > 1
+    ]
     scenarios = hard[:36] + [scenario for scenario in candidates if scenario not in hard][:12]
     cases = [
-        scenario | {"vllm": batches} for scenario, batches in zip(scenarios, ask_vllm(python, scenarios), strict=True)
+        scenario | {"vllm": batches}
+        for scenario, batches in zip(scenarios, ask_vllm(python, scenarios), strict=True)
     ]
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     RECORDED.write_text(f"[\n{lines}\n]\n")

@@ -19,7 +19,9 @@ class TestInvariants:
     def test_budget_and_places_are_never_exceeded(self, data: dict[str, Any]) -> None:
         replay = Replay.of(data)
         for step in replay.steps:
-            assert 0 < sum(step.scheduled.values()) == step.batch.tokens <= replay.limits.max_num_batched_tokens
+            assert (
+                0 < sum(step.scheduled.values()) == step.batch.tokens <= replay.limits.max_num_batched_tokens
+            )
             assert len(step.running) <= replay.limits.max_num_seqs
 
     @given(scenarios())
