@@ -116,15 +116,15 @@ class ControlPlaneClient:
 
     async def heartbeat(self, lease_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
         """Say that the attempt goes on; hear whether it should."""
-        return _parse(HeartbeatAnswer, await self._post(f"/leases/{quote(lease_id)}/heartbeat", heartbeat))
+        return _parse(HeartbeatAnswer, await self._post(f"/leases/{_part(lease_id)}/heartbeat", heartbeat))
 
     async def report(self, lease_id: str, report: Report) -> None:
         """Hand in the outcome; saying it again is harmless."""
-        await self._post(f"/leases/{quote(lease_id)}/report", report)
+        await self._post(f"/leases/{_part(lease_id)}/report", report)
 
     async def release(self, lease_id: str, release: Release) -> None:
         """Give the attempt back unfinished."""
-        await self._post(f"/leases/{quote(lease_id)}/release", release)
+        await self._post(f"/leases/{_part(lease_id)}/release", release)
 
     async def _post(self, path: str, message: BaseModel, *, timeout_s: float = TIMEOUT_S) -> httpx.Response:
         headers = {"Content-Type": "application/json"}
@@ -135,6 +135,10 @@ class ControlPlaneClient:
             raise UnreachableError(f"{self._http.base_url.host}: {type(error).__name__}: {error}") from error
         _raise_for(answer)
         return answer
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
 
 
 def _raise_for(answer: httpx.Response) -> None:

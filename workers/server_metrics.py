@@ -47,11 +47,13 @@ def parse_metrics(text: str) -> dict[str, list[float]]:
     values: dict[str, list[float]] = {}
     for line in text.splitlines():
         match = None if line.startswith("#") else _LINE.match(line)
-        if match:
-            try:
-                values.setdefault(match["name"], []).append(float(match["value"]))
-            except ValueError:
-                continue
+        if match is None:
+            continue
+        try:
+            value = float(match["value"])
+        except ValueError:
+            continue
+        values.setdefault(match["name"], []).append(value)
     return values
 
 

@@ -23,6 +23,11 @@ pytestmark = pytest.mark.usefixtures("stand_in")
 
 ROOT = Path(__file__).parents[2]
 LONG = {"warmup_s": 0.0, "measure_s": 600.0}
+PARENT = """
+import signal, subprocess, sys
+subprocess.Popen([sys.executable, "-m", "workers"])
+signal.pause()
+"""
 
 
 def environment(settings: WorkerSettings) -> dict[str, str]:
@@ -158,9 +163,8 @@ class TestTheParentsEnd:
         self, settings: WorkerSettings, server: LeaseServer, assignment: AssignmentMaker
     ) -> None:
         server.offer(assignment(workload=LONG))
-        script = "import subprocess, sys, signal; subprocess.Popen([sys.executable, '-m', 'workers']); signal.pause()"
         parent = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", script),
+            *(sys.executable, "-c", PARENT),
             env=environment(settings) | {"NIGHTSHIFT_EXIT_WITH_PARENT": "true"},
             cwd=ROOT,
             stderr=asyncio.subprocess.DEVNULL,
