@@ -1,0 +1,1 @@
+"""What the control plane does by itself: taking back lost leases, finishing what stopped half-way."""

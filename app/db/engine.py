@@ -19,9 +19,12 @@ from app.errors import DatabaseUnreachableError
 from app.settings import hide_password
 from tuner.errors import FieldError
 
-__all__ = ["Database", "open_database"]
+__all__ = ["Database", "Transaction", "open_database"]
 
 DIALECTS = ("sqlite", "postgresql")
+
+Transaction = Connection
+"""What a service hands to the functions of ``app.db``: a connection inside a transaction."""
 
 
 class Database:

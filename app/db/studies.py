@@ -25,6 +25,7 @@ __all__ = [
     "by_id",
     "by_idempotency_key",
     "by_name",
+    "ended_with_waiting_trials",
     "in_states",
     "lock",
     "move",
@@ -131,6 +132,13 @@ def in_states(connection: Connection, states: Collection[StudyState]) -> list[St
         .where(studies.c.state.in_([state.value for state in states]))
         .order_by(studies.c.created_at, studies.c.id)
     )
+    return [_row(found) for found in connection.execute(query)]
+
+
+def ended_with_waiting_trials(connection: Connection) -> list[StudyRow]:
+    """Studies that have ended while trials of theirs still wait."""
+    waiting = select(trials.c.study_id).where(trials.c.state == "waiting")
+    query = select(*_COLUMNS).where(studies.c.ended_at.is_not(None), studies.c.id.in_(waiting))
     return [_row(found) for found in connection.execute(query)]
 
 

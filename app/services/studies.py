@@ -18,6 +18,7 @@ from tuner.spec import StudySpec
 
 __all__ = [
     "cancel",
+    "close_trials",
     "counts",
     "create",
     "fail",
@@ -26,6 +27,7 @@ __all__ = [
     "page",
     "pause",
     "recommendation",
+    "reconcile",
     "resume",
     "start",
 ]
@@ -240,3 +242,29 @@ def recommendation(plane: ControlPlane, name: str) -> Recommendation:
     if study.recommendation is not None:
         return Recommendation.model_validate(study.recommendation)
     return suggestions.recommendation(plane, study)
+
+
+def reconcile(plane: ControlPlane) -> int:
+    """Finish what a crash left between two steps, in every study; returns how much there was to do."""
+    with plane.database.read() as connection:
+        untold = trials.untold(connection)
+        by_id = {trial.study_id: studies.by_id(connection, trial.study_id) for trial in untold}
+        live = studies.in_states(connection, LIVE)
+    for trial in untold:
+        suggestions.tell(plane, by_id[trial.study_id], trial)
+    done = len(untold)
+    for study in live:
+        adopted = suggestions.adopt_orphans(plane, study)
+        done += adopted + finish_if_done(plane, study.id)
+        if adopted:
+            plane.wakeups.notify()
+    return done + _close_ended(plane)
+
+
+def _close_ended(plane: ControlPlane) -> int:
+    """End the trials that a crash left waiting in studies that have ended."""
+    with plane.database.read() as connection:
+        ended = studies.ended_with_waiting_trials(connection)
+    for study in ended:
+        close_trials(plane, study)
+    return len(ended)
