@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from app.settings import Settings
+from app.settings import DEFAULT_PORT, Settings
 from tuner.errors import FieldError
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "vllm_python",
 ]
 
-DEFAULT_PORT = 8765
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 ServerOption = Annotated[
