@@ -58,7 +58,14 @@ SPREAD = {
     "ttft_p50_s": 0.15,
     "ttft_p95_s": 0.10,
 }
-REPORTED = ("server_tokens_per_s", "completed_tokens_per_s", "tpot_p50_s", "e2e_p95_s")
+REPORTED = (
+    "server_tokens_per_s",
+    "completed_tokens_per_s",
+    "tpot_p50_s",
+    "e2e_p95_s",
+    "ttft_p50_s",
+    "ttft_p95_s",
+)
 REGIMES = {
     "long prompts, preemption": ("p_default7b", "p_eager7b", "p_oom_run"),
     "16 and 64 sequences": ("s00", "seqs16", "seqs64"),

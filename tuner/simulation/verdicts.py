@@ -1,4 +1,4 @@
-"""Verdicts of a simulated trial that ends without a measurement: worded like a worker's, marked as simulated."""
+"""Verdicts of a simulated trial without a measurement: worded like a worker's, marked as simulated."""
 
 from __future__ import annotations
 
