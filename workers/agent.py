@@ -34,14 +34,14 @@ from workers.client import (
 )
 from workers.engines.base import Engine
 from workers.engines.vllm import Site, VllmEngine
-from workers.gpu import Gpu, memory_used_bytes, owned_gpus
+from workers.gpu import Gpu, driver_version, memory_used_bytes, owned_gpus
 from workers.home import WorkerHome
 from workers.host import describe_host, nightshift_version, vllm_version
 from workers.lease import Ending, HeldLease, Why
 from workers.process import LeftoversError, sweep
 from workers.settings import WorkerSettings
 from workers.signals import drain_requests, raise_file_limit
-from workers.trial import Attempt, Patience
+from workers.trial import Attempt, Fact, Patience
 
 __all__ = ["Agent", "run"]
 
@@ -204,11 +204,13 @@ class Agent:
         return VllmEngine(assignment, site, folder)
 
     def _attempt(self, assignment: Assignment, engine: Engine) -> Attempt:
-        facts = {
+        facts: dict[str, Fact] = {
             **describe_host(),
             "worker": self._worker.name,
             "nightshift_version": nightshift_version(),
             "gpu": self._worker.gpu or "",
+            "gpus": [gpu.index for gpu in self._gpus[: assignment.gpus]],
+            "gpu_driver": driver_version() or "",
         }
         return Attempt(
             assignment,

@@ -11,7 +11,7 @@ import pynvml
 
 from tuner.errors import FieldError
 
-__all__ = ["Gpu", "memory_used_bytes", "owned_gpus"]
+__all__ = ["Gpu", "driver_version", "memory_used_bytes", "owned_gpus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +99,12 @@ def memory_used_bytes(gpus: tuple[Gpu, ...]) -> int | None:
             return max(int(pynvml.nvmlDeviceGetMemoryInfo(_handle(gpu.index)).used) for gpu in gpus)
     except pynvml.NVMLError:
         return None
+
+
+def driver_version() -> str | None:
+    """Version of the NVIDIA driver; ``None`` where there is none."""
+    with _nvml() as present:
+        if not present:
+            return None
+        version = pynvml.nvmlSystemGetDriverVersion()
+    return version if isinstance(version, str) else version.decode()

@@ -32,9 +32,10 @@ from workers.measure import Figures, measure
 from workers.process import LeftoversError
 from workers.server_metrics import ServerFigures
 
-__all__ = ["Attempt", "Patience"]
+__all__ = ["Attempt", "Fact", "Patience"]
 
 Fact = str | int | float | bool | list[str] | dict[str, str]
+"""Value of one entry of a measurement's provenance."""
 
 HTTP_OK = 200
 READY_POLL_S = 0.25

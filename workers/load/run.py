@@ -37,11 +37,10 @@ class LoadRun:
         self._open: set[int] = set()
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._started = clock()
+        self._last_end = clock()
         self._errors_in_a_row = 0
 
     async def __aenter__(self) -> Self:
-        self._started = self._clock()
         arrivals, seed = self._workload.arrivals, self._workload.seed
         self._task = asyncio.create_task(
             offer(arrivals, self._send, clock=self._clock, seed=seed), name="load"
@@ -63,14 +62,15 @@ class LoadRun:
         return self._errors_in_a_row
 
     def silent_for_s(self) -> float:
-        """Seconds since a token arrived or a request ended, while requests are open; 0 with none open."""
+        """Seconds since a token arrived or a request ended, while some request is open; 0 with none open.
+
+        It begins with the oldest open request, so that new arrivals do not hide an engine that hangs.
+        """
         if not self._open:
             return 0.0
-        moments = [self._started]
-        for index in self._open:
-            record = self.records[index]
-            moments += record.chunks[-1:] or [record.due]
-        return max(0.0, self._clock() - max(moments))
+        records = [self.records[index] for index in self._open]
+        tokens = [record.chunks[-1] for record in records if record.chunks]
+        return max(0.0, self._clock() - max(self._last_end, min(record.due for record in records), *tokens))
 
     async def failed(self) -> NoReturn:
         """Wait until the load generator itself fails, which is a fault of ours; raises its error."""
@@ -104,6 +104,7 @@ class LoadRun:
         self._open.add(index)
         await self._client.send(record, self._prompts.next())
         self._open.discard(index)
+        self._last_end = self._clock()
         self._errors_in_a_row = self._errors_in_a_row + 1 if record.error else 0
         self._ended.set()
         return record

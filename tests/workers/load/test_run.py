@@ -112,6 +112,18 @@ class TestTheWatch:
         monkeypatch.setattr(run, "_clock", later)
         assert 85.0 < run.silent_for_s() < 95.0
 
+    async def test_is_not_misled_by_requests_that_arrive_meanwhile(
+        self, run: LoadRun, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await asked(gate, 2)
+        now = asyncio.get_running_loop().time()
+        monkeypatch.setattr(run, "_clock", lambda: now + 90.0)
+        newcomer = asyncio.create_task(run._send(now + 89.0))
+        await asyncio.sleep(0)
+        assert len(run.records) == 3
+        assert 85.0 < run.silent_for_s() < 95.0
+        newcomer.cancel()
+
     async def test_counts_errors_in_a_row(self, run: LoadRun, gate: Gate) -> None:
         gate.status = 500
         gate.open.set()
