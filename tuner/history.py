@@ -6,10 +6,12 @@ belongs to a trial. Each function may be repeated after a crash at any write.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -57,7 +59,10 @@ def create_study(storage: BaseStorage, spec: StudySpec, space: Space) -> optuna.
             "name", spec.name, problem=problem, fix="choose another name, or delete the old study"
         )
     if study.metric_names is None:
-        study.set_metric_names([objective.metric for objective in spec.objectives])
+        with warnings.catch_warnings():
+            # The name of each objective is all that the dashboard needs; Optuna calls the setter experimental.
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names([objective.metric for objective in spec.objectives])
     facts = {
         "model": spec.engine.model,
         "knobs": list(space.names),

@@ -230,5 +230,9 @@ def tally(connection: Connection, study_id: str) -> Tally:
 
 def trial_counts(connection: Connection, study_id: str) -> dict[str, int]:
     """Number of trials by state."""
-    query = select(trials.c.state, func.count()).where(trials.c.study_id == study_id).group_by(trials.c.state)
-    return dict(connection.execute(query).tuples().all())
+    query = (
+        select(trials.c.state, func.count().label("trials"))
+        .where(trials.c.study_id == study_id)
+        .group_by(trials.c.state)
+    )
+    return {row.state: row.trials for row in connection.execute(query)}

@@ -22,6 +22,7 @@ from app.lifecycle.trial import TrialState
 from app.services import outcomes, suggestions
 from app.services.plane import ControlPlane
 from app.services.studies import close_trials, fail, finish_if_done
+from app.services.workers import check_protocol
 from tuner.protocol import (
     Action,
     Assignment,
@@ -53,7 +54,12 @@ class Reservation:
 
 
 def claim(plane: ControlPlane, request: ClaimRequest) -> Assignment | None:
-    """Grant the next attempt to a worker; ``None`` when there is nothing for it now. Does not wait."""
+    """Grant the next attempt to a worker; ``None`` when there is nothing for it now. Does not wait.
+
+    Raises:
+        FieldError: the worker speaks another version of the protocol.
+    """
+    check_protocol(request.worker)
     with plane.database.write() as connection:
         worker = workers.seen(connection, request.worker)
     if worker.state == workers.QUARANTINED:

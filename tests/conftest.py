@@ -1,0 +1,99 @@
+"""Databases for the tests: a fresh SQLite file, or a fresh PostgreSQL database from a migrated template."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import make_url
+
+from app.db.engine import open_database
+from app.services.plane import ControlPlane, open_control_plane
+from app.settings import Settings
+
+POSTGRES_URL = os.environ.get(
+    "NIGHTSHIFT_TEST_POSTGRES_URL", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
+)
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test sees the settings or the home folder of whoever runs it."""
+    for name in list(os.environ):
+        if name.startswith("NIGHTSHIFT_") and name not in (
+            "NIGHTSHIFT_TEST_POSTGRES_URL",
+            "NIGHTSHIFT_VLLM_PYTHON",
+        ):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path / "home"))
+
+
+def _administer(*statements: sql.Composed) -> None:
+    url = make_url(POSTGRES_URL).set(drivername="postgresql")
+    with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.fixture(scope="session")
+def postgres_template() -> Iterator[str]:
+    """A migrated database, Optuna's tables included, that each test gets a copy of."""
+    name = f"ns_template_{uuid.uuid4().hex[:12]}"
+    identifier = sql.Identifier(name)
+    _administer(sql.SQL("CREATE DATABASE {}").format(identifier))
+    url = make_url(POSTGRES_URL).set(database=name).render_as_string(hide_password=False)
+    database = open_database(url)
+    database.upgrade()
+    storage = database.optuna_storage()
+    storage.remove_session()
+    backend = getattr(storage, "_backend", None)
+    if backend is not None:
+        backend.engine.dispose()
+    database.close()
+    yield name
+    _administer(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
+
+
+@pytest.fixture
+def postgres_url(postgres_template: str) -> Iterator[str]:
+    """A fresh PostgreSQL database."""
+    name = f"ns_test_{uuid.uuid4().hex[:12]}"
+    _administer(
+        sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(postgres_template))
+    )
+    yield make_url(POSTGRES_URL).set(database=name).render_as_string(hide_password=False)
+    _administer(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A fresh SQLite database."""
+    return f"sqlite:///{tmp_path / 'nightshift.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A fresh database of either kind: what takes this fixture holds on both."""
+    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    return url
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> Settings:
+    """Settings of a control plane on the test's database."""
+    return Settings.model_validate({"database_url": database_url, "home": tmp_path / "home", "loop_interval_s": 0.1})
+
+
+@pytest.fixture
+def plane(settings: Settings) -> Iterator[ControlPlane]:
+    """A control plane without web server and without background loops."""
+    opened = open_control_plane(settings)
+    yield opened
+    opened.close()
