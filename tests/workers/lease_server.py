@@ -46,6 +46,7 @@ class LeaseServer:
 
     Attributes:
         silent: answers 503 to everything.
+        refuses: kind of outcome that it does not take.
         token: bearer token it wants, if any.
     """
 
@@ -53,6 +54,7 @@ class LeaseServer:
         self.ttl_s = ttl_s
         self.token = token
         self.silent = False
+        self.refuses: str | None = None
         self.workers: list[WorkerDescription] = []
         self.granted: list[Granted] = []
         self.url = ""
@@ -154,6 +156,8 @@ class LeaseServer:
     async def _report(self, request: web.Request) -> web.Response:
         report = Report.model_validate_json(await request.read())
         lease = self._held(request, report.token)
+        if report.outcome.kind == self.refuses:
+            return web.json_response({"detail": "the report does not please"}, status=422)
         if not lease.outcome.done():
             lease.outcome.set_result(report.outcome)
         return web.json_response({})

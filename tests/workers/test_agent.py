@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from workers.agent import Agent
 from workers.client import ControlPlaneClient
 from workers.home import WorkerHome
 from workers.settings import WorkerSettings
+from workers.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 
@@ -95,6 +97,16 @@ class TestAMeasurement:
         assert {Phase.WARMING_UP, Phase.MEASURING} <= set(lease.phases())
         assert lease.heartbeats[-1].partial["output_tokens_per_s"] > 0
 
+    async def test_needs_no_configuration_of_the_model_to_make_prompts(
+        self, outcome_of: Run, tmp_path: Path
+    ) -> None:
+        model = write_tiny_model(tmp_path / "silent")
+        config = json.loads((model / "config.json").read_text())
+        del config["vocab_size"]
+        (model / "config.json").write_text(json.dumps(config))
+        outcome = await outcome_of(engine={"model": str(model)})
+        assert outcome.measurement.errors == {}
+
     async def test_of_an_open_loop_needs_no_free_user(self, outcome_of: Run) -> None:
         arrivals = {"kind": "poisson", "rate_per_s": 40.0}
         outcome = await outcome_of(workload={"arrivals": arrivals, "measure_s": 1.0})
@@ -166,6 +178,23 @@ class TestAnEnvironmentAtFault:
         server.offer(assignment(workload=LONG))
         async with working(settings.model_copy(update={"stall_s": 1.0})):
             outcome = await (await server.lease()).outcome
+        assert isinstance(outcome, Failed)
+        assert outcome.failure.phase is Phase.MEASURING
+
+    async def test_an_engine_that_is_dead_behind_its_server(
+        self,
+        settings: WorkerSettings,
+        server: LeaseServer,
+        assignment: AssignmentMaker,
+        mark: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr("workers.trial.DYING_S", 0.1)
+        server.offer(assignment(workload=LONG))
+        async with working(settings):
+            lease = await server.phase(Phase.MEASURING)
+            engine_tree(mark)[2].kill()
+            outcome = await lease.outcome
         assert isinstance(outcome, Failed)
         assert outcome.failure.phase is Phase.MEASURING
 
@@ -275,6 +304,41 @@ class TestALease:
             server.silent = True
             asyncio.get_running_loop().call_later(1.0, setattr, server, "silent", False)  # noqa: FBT003
             assert isinstance(await lease.outcome, Measured)
+
+
+class TestAReport:
+    async def test_that_comes_too_late_changes_nothing(
+        self, settings: WorkerSettings, server: LeaseServer, assignment: AssignmentMaker, stand_in: Misbehave
+    ) -> None:
+        stand_in(deaf=True)  # so that stopping it takes the grace time
+        server.offer(assignment())
+        server.offer(assignment(lease_id="next"))
+        async with working(settings):
+            lease = await server.phase(Phase.STOPPING)
+            lease.expired = True
+            assert isinstance(await (await server.lease(1)).outcome, Measured)
+        assert not lease.outcome.done()
+
+    async def test_waits_for_a_control_plane_that_is_away(
+        self, settings: WorkerSettings, server: LeaseServer, assignment: AssignmentMaker, stand_in: Misbehave
+    ) -> None:
+        stand_in(deaf=True)  # so that stopping it takes the grace time
+        server.offer(assignment())
+        async with working(settings):
+            lease = await server.phase(Phase.STOPPING)
+            server.silent = True
+            asyncio.get_running_loop().call_later(1.0, setattr, server, "silent", False)  # noqa: FBT003
+            assert isinstance(await lease.outcome, Measured)
+
+    async def test_that_is_refused_becomes_one_of_a_fault_of_ours(
+        self, settings: WorkerSettings, server: LeaseServer, assignment: AssignmentMaker
+    ) -> None:
+        server.refuses = "measured"
+        server.offer(assignment())
+        async with working(settings):
+            outcome = await (await server.lease()).outcome
+        assert isinstance(outcome, Failed)
+        assert "the report does not please" in outcome.failure.message
 
 
 class TestAWorker:
