@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import optuna
 import psycopg
 import pytest
 from psycopg import sql
+from pydantic import SecretStr
 from sqlalchemy import make_url
 
 from app.db.engine import open_database
@@ -51,11 +53,7 @@ def postgres_template() -> Iterator[str]:
     url = make_url(POSTGRES_URL).set(database=name).render_as_string(hide_password=False)
     database = open_database(url)
     database.upgrade()
-    storage = database.optuna_storage()
-    storage.remove_session()
-    backend = getattr(storage, "_backend", None)
-    if backend is not None:
-        backend.engine.dispose()
+    database.optuna_storage()
     database.close()
     yield name
     _administer(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
@@ -65,17 +63,29 @@ def postgres_template() -> Iterator[str]:
 def postgres_url(postgres_template: str) -> Iterator[str]:
     """A fresh PostgreSQL database."""
     name = f"ns_test_{uuid.uuid4().hex[:12]}"
-    _administer(
-        sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(postgres_template))
-    )
+    names = sql.Identifier(name), sql.Identifier(postgres_template)
+    _administer(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
     yield make_url(POSTGRES_URL).set(database=name).render_as_string(hide_password=False)
     _administer(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file, Optuna's tables included, that each test gets a copy of."""
+    file = tmp_path_factory.mktemp("template") / "nightshift.db"
+    database = open_database(f"sqlite:///{file}")
+    database.upgrade()
+    database.optuna_storage()
+    database.close()
+    return file
+
+
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
     """A fresh SQLite database."""
-    return f"sqlite:///{tmp_path / 'nightshift.db'}"
+    file = tmp_path / "nightshift.db"
+    shutil.copy(sqlite_template, file)
+    return f"sqlite:///{file}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -88,7 +98,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def settings(database_url: str, tmp_path: Path) -> Settings:
     """Settings of a control plane on the test's database."""
-    return Settings.model_validate({"database_url": database_url, "home": tmp_path / "home", "loop_interval_s": 0.1})
+    return Settings(database_url=SecretStr(database_url), home=tmp_path / "home", loop_interval_s=0.1)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ class Database:
         self.engine = engine
         self.url = url
         self._busy_timeout_s = 30.0
+        self._optuna: list[RDBStorage] = []
 
     @property
     def shown(self) -> str:
@@ -96,11 +97,15 @@ class Database:
         if self.is_sqlite:
             options = {"connect_args": {"timeout": self._busy_timeout_s}}
         with self._reachable():
-            url = self.url.render_as_string(hide_password=False)
-            return get_storage(RDBStorage(url, engine_kwargs=options))
+            storage = RDBStorage(self.url.render_as_string(hide_password=False), engine_kwargs=options)
+        self._optuna.append(storage)
+        return get_storage(storage)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, Optuna's too."""
+        for storage in self._optuna:
+            storage.remove_session()
+            storage.engine.dispose()
         self.engine.dispose()
 
     @contextmanager

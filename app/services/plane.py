@@ -63,7 +63,6 @@ class ControlPlane:
 
     def close(self) -> None:
         """Close all connections."""
-        self.storage.remove_session()
         self.database.close()
 
 
