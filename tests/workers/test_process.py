@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import psutil
@@ -39,17 +39,23 @@ Start = Callable[..., Awaitable[EngineProcess]]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Start:
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    engines: list[EngineProcess] = []
+
     async def run(script: str, *, grace_s: float = 0.2) -> EngineProcess:
-        return await EngineProcess.start(
+        engine = await EngineProcess.start(
             [sys.executable, "-c", script],
             env=dict(os.environ),
             log=tmp_path / "engine.log",
             mark=str(tmp_path),
             grace_s=grace_s,
         )
+        engines.append(engine)
+        return engine
 
-    return run
+    yield run
+    for engine in engines:
+        await engine.stop(at_once=True)
 
 
 async def tree_of(engine: EngineProcess, size: int) -> list[psutil.Process]:
@@ -139,14 +145,12 @@ class TestTheSweep:
         _, *rest = await tree_of(engine, 3)
         assert await sweep(str(tmp_path), engine.session) >= 3
         assert_gone(rest)
-        await engine.stop()
 
     async def test_leaves_processes_of_other_workers_alone(self, start: Start) -> None:
         engine = await start(POLITE)
         await tree_of(engine, 1)
         assert await sweep("another worker", None) == 0
         assert engine.exit_code is None
-        await engine.stop(at_once=True)
 
     async def test_does_not_trust_a_process_id_that_was_given_out_again(self, start: Start) -> None:
         engine = await start(POLITE)
@@ -154,7 +158,6 @@ class TestTheSweep:
         stale = Session(engine.session.leader, engine.session.started_at - 3600.0)
         assert await sweep("another worker", stale) == 0
         assert engine.exit_code is None
-        await engine.stop(at_once=True)
 
     async def test_that_cannot_end_a_process_names_it(
         self, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,7 +169,6 @@ class TestTheSweep:
             with pytest.raises(LeftoversError) as caught:
                 await sweep(str(tmp_path), engine.session, within_s=0.0)
         assert set(caught.value.pids) == {keeper.pid, first.pid}
-        await engine.stop(at_once=True)
 
 
 class TestTheLog:

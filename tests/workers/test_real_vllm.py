@@ -22,7 +22,7 @@ VLLM_PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
 pytestmark = [
     pytest.mark.real_vllm,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not VLLM_PYTHON.exists(), reason="no vLLM in .venv-vllm; `make quickstart` installs it"),
+    pytest.mark.skipif(not VLLM_PYTHON.exists(), reason="no .venv-vllm; `make quickstart` makes it"),
 ]
 KNOBS = ["max_num_seqs", "max_num_batched_tokens", "enforce_eager", "VLLM_CPU_KVCACHE_SPACE"]
 
