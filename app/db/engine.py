@@ -53,8 +53,12 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that only reads."""
-        with self.engine.begin() as connection:
+        """A transaction that only reads.
+
+        Raises:
+            DatabaseUnreachableError: nothing answers.
+        """
+        with self._reachable(), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
@@ -63,9 +67,14 @@ class Database:
 
         On SQLite it takes the write lock at once: a read that turns into a write later could find the
         database changed in between and would have to fail.
+
+        Raises:
+            DatabaseUnreachableError: nothing answers.
         """
-        with self.engine.connect().execution_options(nightshift_write=True) as connection, connection.begin():
-            yield connection
+        with self._reachable(), self.engine.connect() as plain:
+            connection = plain.execution_options(nightshift_write=True)
+            with connection.begin():
+                yield connection
 
     def upgrade(self) -> None:
         """Bring our tables up to this version's schema; an empty database gets all of them.

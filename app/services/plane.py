@@ -20,9 +20,9 @@ class Wakeups:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: set[Callable[[], None]] = set()
+        self._listeners: set[Callable[[], object]] = set()
 
-    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+    def subscribe(self, listener: Callable[[], object]) -> Callable[[], None]:
         """Call ``listener`` from any thread on each notification; returns what ends that."""
         with self._lock:
             self._listeners.add(listener)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 import secrets
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from app.errors import ConflictError, ForbiddenError, NotFoundError, Unauthorize
 from app.services.plane import ControlPlane
 from tuner.errors import FieldError
 
-__all__ = ["NewToken", "Scope", "any_usable", "authorize", "create", "page", "revoke"]
+__all__ = ["NewToken", "Scope", "any_usable", "authorize", "create", "page", "presented", "revoke"]
 
 PREFIX = "ns_"
 """Begins every token, so that secret scanners find a leaked one."""
@@ -106,6 +108,19 @@ def authorize(plane: ControlPlane, token: str | None, needed: Scope) -> TokenRow
             fix=f"use a token with the scope {needed.value} or admin",
         )
     return row
+
+
+def presented(authorization: str | None) -> str | None:
+    """The token of an ``Authorization`` header: a bearer token, or the password that a browser asked for."""
+    scheme, _, given = (authorization or "").partition(" ")
+    if scheme.lower() == "bearer":
+        return given.strip() or None
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(given, validate=True).decode().partition(":")[2] or None
+    except (binascii.Error, UnicodeDecodeError):
+        return None
 
 
 def any_usable(plane: ControlPlane) -> bool:

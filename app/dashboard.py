@@ -1,0 +1,86 @@
+"""The Optuna dashboard, guarded by our tokens.
+
+Its routes are absolute (``/dashboard``, ``/api/studies``, ``/static``, …), so it is the fallback at the root
+and our API lives under ``/api/v1``. It can also create, delete and finish studies and trials; that is refused
+here, because Nightshift's own record would not know. Notes and artifacts may be written.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import Any, cast
+
+import optuna_dashboard
+from a2wsgi import WSGIMiddleware
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.errors import ForbiddenError, UnauthorizedError
+from app.services import tokens
+from app.services.plane import ControlPlane
+
+__all__ = ["GuardedDashboard"]
+
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+ALLOWED_WRITES = re.compile(r"^/api/(studies/\d+/(\d+/)?note|artifacts/.*|llm/.*)$")
+
+
+class GuardedDashboard:
+    """An ASGI application.
+
+    Args:
+        plane: the control plane whose storage it shows.
+        open_without_tokens: whether anyone may look while no token exists.
+    """
+
+    def __init__(self, plane: ControlPlane, *, open_without_tokens: bool) -> None:
+        self._plane = plane
+        self._open = open_without_tokens
+        wsgi: Any = optuna_dashboard.wsgi(plane.storage)
+        # Its own types of ASGI messages are narrower than Starlette's.
+        self._dashboard = cast(ASGIApp, WSGIMiddleware(wsgi))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        refusal = await run_in_threadpool(self._refusal, scope)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        await self._dashboard(_with_accept_encoding(scope), receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Why this request is not for the dashboard; ``None`` when it is."""
+        reads = scope["method"] in READS
+        if not reads and not ALLOWED_WRITES.match(scope["path"]):
+            detail = "studies and trials are created and ended by Nightshift; use its API or its command line"
+            return _problem(HTTPStatus.FORBIDDEN, detail)
+        if self._open and not tokens.any_usable(self._plane):
+            return None
+        needed = tokens.Scope.VIEWER if reads else tokens.Scope.OPERATOR
+        given = tokens.presented(Headers(scope=scope).get("authorization"))
+        try:
+            tokens.authorize(self._plane, given, needed)
+        except UnauthorizedError as error:
+            # A browser asks its user: any name, and the token as the password.
+            return _problem(
+                HTTPStatus.UNAUTHORIZED, str(error), {"WWW-Authenticate": 'Basic realm="Nightshift token"'}
+            )
+        except ForbiddenError as error:
+            return _problem(HTTPStatus.FORBIDDEN, str(error))
+        return None
+
+
+def _problem(status: HTTPStatus, detail: str, headers: dict[str, str] | None = None) -> Response:
+    body = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
+    return JSONResponse(body, status.value, headers=headers, media_type="application/problem+json")
+
+
+def _with_accept_encoding(scope: Scope) -> Scope:
+    """The dashboard answers 500 to a client that sends no Accept-Encoding header."""
+    if any(name == b"accept-encoding" for name, _ in scope["headers"]):
+        return scope
+    return {**scope, "headers": [*scope["headers"], (b"accept-encoding", b"identity")]}
