@@ -1,22 +1,22 @@
 """The control plane's errors; what each means over HTTP is one table in ``app.api.errors``.
 
-    AppError
-    ├── NotFoundError           nothing has that name or number
-    ├── ConflictError           it exists already, as something else
-    ├── StateError              the thing is in a state that does not allow this
-    ├── StaleLeaseError         the lease is not the caller's any more; nothing was changed
-    ├── UnauthorizedError       no token, or one that is unknown, expired or revoked
-    ├── ForbiddenError          the token's scope does not allow this
-    └── DatabaseError
-        ├── DatabaseUnreachableError
-        └── DatabaseTooNewError
+AppError
+├── NotFoundError           nothing has that name or number
+├── ConflictError           it exists already, as something else
+├── StateError              the thing is in a state that does not allow this
+├── StaleLeaseError         the lease is not the caller's any more; nothing was changed
+├── UnauthorizedError       no token, or one that is unknown, expired or revoked
+├── ForbiddenError          the token's scope does not allow this
+└── DatabaseError
+    ├── DatabaseUnreachableError
+    └── DatabaseTooNewError
 """
 
 from __future__ import annotations
 
 __all__ = [
-    "ConflictError",
     "AppError",
+    "ConflictError",
     "DatabaseError",
     "DatabaseTooNewError",
     "DatabaseUnreachableError",
