@@ -4,7 +4,7 @@
     ├── ServerUnreachableError   no answer: the address is wrong, or nothing runs there
     └── ProblemError             the server's problem+json, with its status, field, value and fix
 
-What a newer server adds to an answer is ignored; what a command needs is declared here.
+What a command needs of an answer is declared here; the rest is kept and printed with ``--json``.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class ProblemError(ClientError):
 
 
 class Answer(BaseModel):
-    """Base of all answers: immutable, and fields of a newer server are ignored."""
+    """Base of all answers: immutable, and fields that are not declared are kept as they came."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class Study(Answer):

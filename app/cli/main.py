@@ -27,6 +27,7 @@ from tuner.errors import TunerError
 __all__ = ["app", "main", "run"]
 
 BAD_INPUT = 2
+GROUPS = frozenset({"study", "token", "db"})
 
 app = typer.Typer(
     name="nightshift",
@@ -92,7 +93,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=arguments, prog_name="nightshift", standalone_mode=False)
     except typer.TyperException as error:
-        complain(error.format_message())
+        complain(f"{error.format_message().rstrip('.')}; see `{help_for(arguments)}`")
         return BAD_INPUT
     except ValidationError as error:
         complain(setting_problem(error))
@@ -104,6 +105,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
         complain(f"{error.filename or 'the system'}: {error.strerror or error}")
         return BAD_INPUT
     return code if isinstance(code, int) else 0
+
+
+def help_for(arguments: Sequence[str] | None) -> str:
+    """The command whose help says how the command line in question is written."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    depth = 2 if words and words[0] in GROUPS else 1
+    known = [word for word in words[:depth] if not word.startswith("-")]
+    return " ".join(["nightshift", *known, "--help"])
 
 
 def setting_problem(error: ValidationError) -> str:

@@ -133,7 +133,9 @@ def _name_for(model: str, goal: Goal) -> str:
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="Hugging Face id, or a folder with the model.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Hugging Face id, or a folder with the model.")
+    ],
     goal: Annotated[Goal, typer.Option(help="What to tune for.")] = Goal.BALANCED,
     ttft_p95: Annotated[
         float | None, typer.Option(help="Longest time to first token, p95, in seconds.")
