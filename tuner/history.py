@@ -60,7 +60,7 @@ def create_study(storage: BaseStorage, spec: StudySpec, space: Space) -> optuna.
         )
     if study.metric_names is None:
         with warnings.catch_warnings():
-            # The name of each objective is all that the dashboard needs; Optuna calls the setter experimental.
+            # The dashboard needs the objectives' names; Optuna calls the setter experimental.
             warnings.simplefilter("ignore", ExperimentalWarning)
             study.set_metric_names([objective.metric for objective in spec.objectives])
     facts = {

@@ -7,8 +7,9 @@ checked field by field; what needs the catalogue of knobs is checked by :func:`t
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,17 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from tuner.errors import FieldError
 from tuner.metrics import METRICS, Direction
-from tuner.protocol import ArgValue, EngineSpec, Hardware, Message, Workload
+from tuner.protocol import (
+    ArgValue,
+    ClosedLoop,
+    EngineSpec,
+    Hardware,
+    Length,
+    Message,
+    Poisson,
+    SyntheticPrompts,
+    Workload,
+)
 
 __all__ = [
     "Budget",
@@ -63,7 +74,7 @@ class RangeKnob(Message):
     @model_validator(mode="after")
     def _bounds(self) -> RangeKnob:
         if self.low > self.high:
-            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}: swap them")
         if self.step == "pow2" and self.low < 1:
             raise ValueError(f"low {self.low:g} is below 1, the first power of two")
         if isinstance(self.step, float) and self.step <= 0:
@@ -220,25 +231,54 @@ def _with_length_shorthand(data: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 _UNION_MEMBERS = frozenset({"RangeKnob", "ChoicesKnob", "closed", "poisson"})
-_FIXES = {
-    "missing": "add it",
-    "extra_forbidden": "remove it, or mend its spelling",
-    "union_tag_invalid": "use one of the kinds named",
-}
+_SHAPES = frozenset({"missing", "extra_forbidden"})
+_KNOB_SHAPE = "write a range {low: …, high: …} or a list [a, b]"
 
 
 def _first_field_error(error: ValidationError) -> FieldError:
     details = error.errors(include_url=False)
-    # Of a union's members the one that got furthest tells what was meant: it has the deepest error
-    # that is not about a missing or superfluous key.
-    shape = {"missing", "extra_forbidden"}
-    detail = next((d for d in details if d["type"] not in shape), details[0])
-    path = ".".join(
-        str(part)
-        for part in detail["loc"]
-        if not (isinstance(part, str) and (part in _UNION_MEMBERS or part.startswith("function-")))
-    )
+    # A misspelt key says more than the key that is then missing; of a union's members, the one whose error
+    # is not about its shape tells what was meant.
+    detail = next((d for d in details if d["type"] not in _SHAPES), None)
+    detail = detail or next((d for d in details if _is_misspelt(d)), details[0])
+    path = ".".join(str(part) for part in detail["loc"] if not _is_union_member(part))
     message = detail["msg"].removeprefix("Value error, ")
-    fix = _FIXES.get(detail["type"], "see docs/study-file.md")
     value = None if detail["type"] == "missing" else detail["input"]
-    return FieldError(path or "study", value, problem=message[:1].lower() + message[1:], fix=fix)
+    problem = message[:1].lower() + message[1:]
+    return FieldError(path or "study", value, problem=problem, fix=_fix(detail["type"], path, details))
+
+
+def _is_misspelt(detail: Any) -> bool:
+    """A key that no shape has; one that only another member of the union has is not misspelt."""
+    path = detail["loc"]
+    of_another = path[-1] in (*RangeKnob.model_fields, *ChoicesKnob.model_fields) and any(
+        map(_is_union_member, path)
+    )
+    return detail["type"] == "extra_forbidden" and not of_another
+
+
+def _is_union_member(part: int | str) -> bool:
+    return isinstance(part, str) and (part in _UNION_MEMBERS or part.startswith("function-"))
+
+
+def _fix(kind: str, path: str, details: Sequence[Any]) -> str:
+    """What to write instead."""
+    if kind == "missing":
+        return "add it"
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(path.rpartition(".")[2], _field_names(), n=1, cutoff=0.6)
+        missing = [str(d["loc"][-1]) for d in details if d["type"] == "missing"]
+        likely = [name for name in missing if name in near] or near
+        return f"did you mean {likely[0]}?" if likely else "remove it"
+    if kind in ("model_type", "model_attributes_type") and path.startswith("space.knobs."):
+        return _KNOB_SHAPE
+    if kind == "union_tag_invalid":
+        return "use one of the kinds named"
+    return "see docs/study-file.md for what it takes"
+
+
+def _field_names() -> list[str]:
+    """The names of all fields of a study file."""
+    models: list[type[Message]] = [StudySpec, EngineSpec, Hardware, Workload, SyntheticPrompts, Length]
+    models += [ClosedLoop, Poisson, SpaceSpec, RangeKnob, ChoicesKnob, Objective, Slo, Budget]
+    return sorted({name for model in models for name in model.model_fields})
