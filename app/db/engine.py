@@ -12,6 +12,7 @@ from optuna.storages import BaseStorage, RDBStorage, get_storage
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import DatabaseError as SqlDatabaseError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.migrations import current_revision, upgrade
@@ -121,7 +122,11 @@ class Database:
     def _reachable(self) -> Iterator[None]:
         try:
             yield
-        except OperationalError as error:
+        except SqlDatabaseError as error:
+            # Of its subclasses only this one is about the connection; SQLite raises the base class itself
+            # for a file that is no database.
+            if not isinstance(error, OperationalError) and type(error) is not SqlDatabaseError:
+                raise
             cause = str(error.orig).strip().splitlines()[0] if error.orig else "no answer"
             raise DatabaseUnreachableError(
                 f"NIGHTSHIFT_DATABASE_URL: {self.shown} cannot be reached ({cause})",
