@@ -210,10 +210,12 @@ def study_of(model: Path, **changes: Any) -> dict[str, Any]:
 
 
 def trial_in(client: ControlPlaneClient, study: str, number: int, phase: str) -> Trial | None:
-    """The trial if it is in that phase now."""
-    trials = {trial.number: trial for trial in client.trials(study)}
-    trial = trials.get(number)
-    return trial if trial is not None and trial.state == "running" and trial.phase == phase else None
+    """The trial if it is in that phase now; ``None`` too while nothing answers."""
+    with contextlib.suppress(ClientError):
+        trials = {trial.number: trial for trial in client.trials(study)}
+        trial = trials.get(number)
+        return trial if trial is not None and trial.state == "running" and trial.phase == phase else None
+    return None
 
 
 def completed(client: ControlPlaneClient, name: str) -> Study | None:

@@ -90,7 +90,7 @@ class TestLocalRun:
         file, port = world.write(study_of(world.model)), free_port()
         running = world.start("study", "run", file, "--port", str(port))
         with world.client(port) as client:
-            eventually(lambda: world.answers(port) and trial_in(client, "walk", 0, "measuring"))
+            eventually(lambda: trial_in(client, "walk", 0, "measuring"))
         running.send_signal(signal.SIGINT)
         assert running.wait(timeout=60) == 130, world.logs()
         assert engines_of(world.model) == []
@@ -106,7 +106,7 @@ class TestLocalRun:
         file, port = world.write(study_of(world.model)), free_port()
         running = world.start("study", "run", file, "--port", str(port))
         with world.client(port) as client:
-            eventually(lambda: world.answers(port) and trial_in(client, "walk", 0, "measuring"))
+            eventually(lambda: trial_in(client, "walk", 0, "measuring"))
         worker = worker_of(running)
         os.kill(worker, signal.SIGKILL)
         assert running.wait(timeout=90) == 0, world.logs()
@@ -116,7 +116,7 @@ class TestLocalRun:
         file, port = world.write(study_of(world.model)), free_port()
         running = world.start("study", "run", file, "--port", str(port))
         with world.client(port) as client:
-            eventually(lambda: world.answers(port) and trial_in(client, "walk", 0, "measuring"))
+            eventually(lambda: trial_in(client, "walk", 0, "measuring"))
         running.kill()
         running.wait()
         eventually(lambda: engines_of(world.model) == [])
@@ -149,6 +149,7 @@ class TestLocalRun:
 
 class TestTokens:
     def test_are_made_listed_and_revoked(self, world: World) -> None:
+        world.run("token", "create", "--name", "other", "--scope", "worker")
         made = world.run("token", "create", "--name", "me", "--scope", "admin")
         secret = made.stdout.strip()
         assert secret

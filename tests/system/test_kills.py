@@ -47,9 +47,15 @@ def assert_no_engine(model: Path) -> None:
 
 
 def long_windows(model: Path, **changes: Any) -> dict[str, Any]:
-    """A study whose trials measure long enough to be killed in the middle."""
-    plain = study_of(model, **changes)
+    """A study whose trials all fit into memory, and measure long enough to be killed in the middle."""
+    knobs = {"max_num_seqs": [4, 8, 16], "max_num_batched_tokens": [256, 512]}
+    plain = study_of(model, space={"preset": "none", "knobs": knobs}, **changes)
     return {**plain, "workload": {**plain["workload"], "measure_s": 2.0}}
+
+
+def create(world: World, port: int, study: dict[str, Any]) -> None:
+    done = world.run("study", "create", world.write(study), "--server", url(port))
+    assert done.returncode == 0, done.stderr
 
 
 class TestKillOfOnePart:
@@ -57,12 +63,7 @@ class TestKillOfOnePart:
         world, port = either_world, free_port()
         world.serve(port)
         worker = world.worker(port)
-        assert (
-            world.run(
-                "study", "create", world.write(long_windows(world.model)), "--server", url(port)
-            ).returncode
-            == 0
-        )
+        create(world, port, long_windows(world.model))
         with world.client(port) as client:
             await_phase(client, "walk", 0)
             kill(worker)
@@ -77,12 +78,7 @@ class TestKillOfOnePart:
         world, port = either_world, free_port()
         server = world.serve(port)
         world.worker(port)
-        assert (
-            world.run(
-                "study", "create", world.write(long_windows(world.model)), "--server", url(port)
-            ).returncode
-            == 0
-        )
+        create(world, port, long_windows(world.model))
         with world.client(port) as client:
             await_phase(client, "walk", 0)
             kill(server)
@@ -95,12 +91,7 @@ class TestKillOfOnePart:
         world, port = either_world, free_port()
         world.serve(port)
         world.worker(port)
-        assert (
-            world.run(
-                "study", "create", world.write(long_windows(world.model)), "--server", url(port)
-            ).returncode
-            == 0
-        )
+        create(world, port, long_windows(world.model))
         with world.client(port) as client:
             await_phase(client, "walk", 0)
             kill_engine(world.model)
@@ -123,11 +114,10 @@ def test_every_part_killed_once_on_the_real_vllm(real_world: World) -> None:
     study = long_windows(
         world.model,
         engine={"model": str(world.model), "args": args},
-        space={"preset": "none", "knobs": {"max_num_seqs": [4, 8, 16]}},
         budget={"trials": 3},
     )
     server, worker = world.serve(port), world.worker(port)
-    assert world.run("study", "create", world.write(study), "--server", url(port)).returncode == 0
+    create(world, port, study)
     with world.client(port) as client:
         await_phase(client, "walk", 0, within_s=200.0)
         kill(worker)
@@ -138,8 +128,8 @@ def test_every_part_killed_once_on_the_real_vllm(real_world: World) -> None:
         world.serve(port)
         await_phase(client, "walk", 1, within_s=200.0)
         kill_engine(world.model)
-        study = eventually(lambda: completed(client, "walk"), within_s=400.0)
-        assert_each_trial_counted_once(client, study)
+        ended = eventually(lambda: completed(client, "walk"), within_s=400.0)
+        assert_each_trial_counted_once(client, ended)
     assert_no_engine(world.model)
 
 
