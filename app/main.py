@@ -17,7 +17,7 @@ from typing import Self
 
 import optuna
 import uvicorn
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import RedirectResponse
 
 from app.api import errors, events, health, leases, studies, workers
@@ -85,8 +85,8 @@ def create_app(plane: ControlPlane, *, open_without_tokens: bool = True) -> Fast
     @app.api_route(
         "/api/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False
     )
-    async def unknown(path: str) -> None:
-        raise errors.unknown_path(path)
+    async def unknown(request: Request, path: str) -> None:
+        raise errors.unknown_path(request, path)
 
     app.mount("/", GuardedDashboard(plane, open_without_tokens=open_without_tokens))
     return app

@@ -25,6 +25,7 @@ class Settings(BaseSettings):
         database_password_file: file whose content becomes the URL's password.
         lease_ttl_s: seconds without a heartbeat after which a worker counts as dead.
         reserve_ttl_s: seconds that choosing a configuration may take before its reservation lapses.
+        tell_grace_s: seconds that whoever took a report has to tell Optuna before the reconciler does.
         loop_interval_s: seconds between two passes of the background loops.
         busy_timeout_s: seconds that a SQLite write waits for another.
     """
@@ -36,6 +37,7 @@ class Settings(BaseSettings):
     database_password_file: Path | None = None
     lease_ttl_s: float = Field(default=60.0, gt=0.0, le=3600.0)
     reserve_ttl_s: float = Field(default=60.0, gt=0.0, le=3600.0)
+    tell_grace_s: float = Field(default=5.0, ge=0.0, le=600.0)
     loop_interval_s: float = Field(default=2.0, gt=0.0, le=600.0)
     busy_timeout_s: float = Field(default=30.0, gt=0.0, le=600.0)
 

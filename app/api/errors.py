@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Mount
 
 from app import errors
 from tuner.errors import FieldError
@@ -127,8 +128,19 @@ def _plain(value: object) -> object:
     return text if len(text) <= 500 else f"{text[:500]}…"
 
 
-def unknown_path(path: str) -> errors.NotFoundError:
-    """What a path that the API does not have is answered with."""
+def unknown_path(request: Request, path: str) -> Exception:
+    """What a path or a method that the API does not have is answered with."""
+    others = {
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        for route in request.app.router.routes
+        if not isinstance(route, Mount)
+        and "{path:path}" not in getattr(route, "path", "")
+        and route.matches({**request.scope, "method": method})[0] is Match.FULL
+    }
+    if others:
+        allow = {"Allow": ", ".join(sorted(others))}
+        return HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {allow['Allow']}", allow)
     return errors.NotFoundError(
         f"the API has no path /api/v1/{path}", field="path", value=path, fix="see /api/v1/docs"
     )

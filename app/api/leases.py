@@ -47,12 +47,12 @@ async def _claim_or_wait(request: Request, plane: ControlPlane, body: ClaimReque
     try:
         while True:
             work.clear()
+            if await request.is_disconnected():
+                return None
             assignment = await run_in_threadpool(leases.claim, plane, body)
             left = deadline - loop.time()
             if assignment is not None or left <= 0 or request.app.state.stopping.is_set():
                 return assignment
-            if await request.is_disconnected():
-                return None
             try:
                 await asyncio.wait_for(work.wait(), min(left, RECHECK_S))
             except TimeoutError:
