@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import optuna
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -93,7 +93,7 @@ def conclude(
     *,
     facts: Mapping[str, Any],
 ) -> None:
-    """Tell Optuna how a trial ended; nothing happens when it knows already.
+    """Tell Optuna how a trial ended; nothing happens when it knows, or hears it from another meanwhile.
 
     Args:
         storage: where the study lives.
@@ -107,23 +107,37 @@ def conclude(
     Raises:
         MissingMetricError: a measured outcome lacks a metric of an objective or SLO; nothing was told.
     """
-    study = open_study(storage, spec.name)
     study_id = storage.get_study_id_from_name(spec.name)
     trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, number)
-    frozen = storage.get_trial(trial_id)
-    if frozen.state.is_finished():
+    if storage.get_trial(trial_id).state.is_finished():
         return
+    try:
+        _tell(storage, spec, space, trial_id, {**facts, **_attributes(outcome)}, outcome)
+    except UpdateFinishedTrialError:
+        # Whoever finished it first has written all of the same before that.
+        return
+
+
+def _tell(
+    storage: BaseStorage,
+    spec: StudySpec,
+    space: Space,
+    trial_id: int,
+    facts: Mapping[str, Any],
+    outcome: Outcome,
+) -> None:
+    study, frozen = open_study(storage, spec.name), storage.get_trial(trial_id)
     values, constraints = _judged(spec, outcome)
     if isinstance(outcome, Measured):
         _fill_params(storage, space, trial_id, frozen, outcome.measurement.resolved_args)
-    for name, value in {**facts, **_attributes(outcome)}.items():
+    for name, value in facts.items():
         if frozen.user_attrs.get(name) != value:
             storage.set_trial_user_attr(trial_id, name, value)
     live = Trial(study, trial_id)
     for name, value in constraints.items():
         if name not in frozen.constraints:
             live.set_constraint(name, value)
-    study.tell(number, values, state=_STATES[outcome.kind], skip_if_finished=True)
+    study.tell(frozen.number, values, state=_STATES[outcome.kind], skip_if_finished=True)
 
 
 _STATES = {

@@ -141,13 +141,10 @@ def unfinished(connection: Connection, study_id: str) -> list[TrialRow]:
     return [_row(found) for found in connection.execute(query)]
 
 
-def untold(connection: Connection) -> list[TrialRow]:
-    """Trials that ended and that Optuna has not been told about."""
-    query = (
-        select(trials)
-        .where(trials.c.ended_at.is_not(None), trials.c.told.is_(False))
-        .order_by(trials.c.ended_at)
-    )
+def untold(connection: Connection, *, for_s: float = 0.0) -> list[TrialRow]:
+    """Trials that ended at least ``for_s`` ago and that Optuna has not been told about."""
+    ended = trials.c.ended_at <= db_now() - for_s
+    query = select(trials).where(ended, trials.c.told.is_(False)).order_by(trials.c.ended_at)
     return [_row(found) for found in connection.execute(query)]
 
 

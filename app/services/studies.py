@@ -247,7 +247,7 @@ def recommendation(plane: ControlPlane, name: str) -> Recommendation:
 def reconcile(plane: ControlPlane) -> int:
     """Finish what a crash left between two steps, in every study; returns how much there was to do."""
     with plane.database.read() as connection:
-        untold = trials.untold(connection)
+        untold = trials.untold(connection, for_s=plane.settings.tell_grace_s)
         by_id = {trial.study_id: studies.by_id(connection, trial.study_id) for trial in untold}
         live = studies.in_states(connection, LIVE)
     for trial in untold:
