@@ -103,7 +103,7 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def plane(settings: Settings) -> Iterator[ControlPlane]:
-    """A control plane without web server and without background loops; a pass of theirs finds work at once."""
+    """A control plane without web server and background loops; a pass of theirs finds work at once."""
     opened = open_control_plane(settings.model_copy(update={"tell_grace_s": 0.0}))
     yield opened
     opened.close()
