@@ -7,11 +7,12 @@ here, because Nightshift's own record would not know. Notes and artifacts may be
 
 from __future__ import annotations
 
+import importlib
 import re
+import threading
 from http import HTTPStatus
 from typing import Any, cast
 
-import optuna_dashboard
 from a2wsgi import WSGIMiddleware
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -39,9 +40,8 @@ class GuardedDashboard:
     def __init__(self, plane: ControlPlane, *, open_without_tokens: bool) -> None:
         self._plane = plane
         self._open = open_without_tokens
-        wsgi: Any = optuna_dashboard.wsgi(plane.storage)
-        # Its own types of ASGI messages are narrower than Starlette's.
-        self._dashboard = cast(ASGIApp, WSGIMiddleware(wsgi))
+        self._loading = threading.Lock()
+        self._loaded: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -50,7 +50,20 @@ class GuardedDashboard:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        await self._dashboard(_with_accept_encoding(scope), receive, send)
+        dashboard = self._loaded if self._loaded is not None else await run_in_threadpool(self._load)
+        await dashboard(_with_accept_encoding(scope), receive, send)
+
+    def _load(self) -> ASGIApp:
+        """The dashboard itself, made at the first request for it.
+
+        Importing it brings in plotting and statistics libraries, seconds that no other command should wait.
+        """
+        with self._loading:
+            if self._loaded is None:
+                wsgi: Any = importlib.import_module("optuna_dashboard").wsgi(self._plane.storage)
+                # Its own types of ASGI messages are narrower than Starlette's.
+                self._loaded = cast(ASGIApp, WSGIMiddleware(wsgi))
+            return self._loaded
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Why this request is not for the dashboard; ``None`` when it is."""
@@ -58,7 +71,7 @@ class GuardedDashboard:
         if not reads and not ALLOWED_WRITES.match(scope["path"]):
             detail = "studies and trials are created and ended by Nightshift; use its API or its command line"
             return _problem(HTTPStatus.FORBIDDEN, detail)
-        if self._open and not tokens.any_usable(self._plane):
+        if self._open and not tokens.any_made(self._plane):
             return None
         needed = tokens.Scope.VIEWER if reads else tokens.Scope.OPERATOR
         given = tokens.presented(Headers(scope=scope).get("authorization"))

@@ -237,7 +237,7 @@ class ServerThread:
         except BaseException:
             self._listener.close()
             raise
-        if tokens.any_usable(self._plane):
+        if tokens.any_made(self._plane):
             made = tokens.create(self._plane, self._token_name, tokens.Scope.ADMIN, ttl_s=LOCAL_TOKEN_TTL_S)
             self.token = made.token
         self.url = url_of("127.0.0.1", self._listener.getsockname()[1])

@@ -28,7 +28,7 @@ def needs(scope: Scope) -> Callable[[Request], None]:
 
     def check(request: Request) -> None:
         plane = plane_of(request)
-        if request.app.state.open_without_tokens and not tokens.any_usable(plane):
+        if request.app.state.open_without_tokens and not tokens.any_made(plane):
             return
         tokens.authorize(plane, tokens.presented(request.headers.get("authorization")), scope)
 

@@ -11,7 +11,7 @@ from app.db import events
 from app.db.clock import db_now
 from app.db.tables import tokens
 
-__all__ = ["TokenRow", "add", "any_usable", "by_hash", "by_name", "page", "revoke"]
+__all__ = ["TokenRow", "add", "any_made", "any_usable", "by_hash", "by_name", "page", "revoke"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,11 @@ def page(connection: Connection, *, after: str, limit: int) -> list[TokenRow]:
 def any_usable(connection: Connection) -> bool:
     """Whether some token would be accepted."""
     return bool(connection.scalar(select(func.count()).select_from(tokens).where(_USABLE)))
+
+
+def any_made(connection: Connection) -> bool:
+    """Whether a token was ever made; one that is of no use any more counts."""
+    return bool(connection.scalar(select(func.count()).select_from(tokens)))
 
 
 def revoke(connection: Connection, name: str) -> None:

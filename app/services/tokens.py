@@ -15,7 +15,17 @@ from app.errors import ConflictError, ForbiddenError, NotFoundError, Unauthorize
 from app.services.plane import ControlPlane
 from tuner.errors import FieldError
 
-__all__ = ["NewToken", "Scope", "any_usable", "authorize", "create", "page", "presented", "revoke"]
+__all__ = [
+    "NewToken",
+    "Scope",
+    "any_made",
+    "any_usable",
+    "authorize",
+    "create",
+    "page",
+    "presented",
+    "revoke",
+]
 
 PREFIX = "ns_"
 """Begins every token, so that secret scanners find a leaked one."""
@@ -121,6 +131,12 @@ def presented(authorization: str | None) -> str | None:
         return base64.b64decode(given, validate=True).decode().partition(":")[2] or None
     except (binascii.Error, UnicodeDecodeError):
         return None
+
+
+def any_made(plane: ControlPlane) -> bool:
+    """Whether a token was ever made: from then on a server is not open, even if all tokens have ended."""
+    with plane.database.read() as connection:
+        return tokens.any_made(connection)
 
 
 def any_usable(plane: ControlPlane) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import create_engine, update
 
 from app.db.tables import tokens as token_table
@@ -46,9 +48,8 @@ class TestProblems:
         assert answer.status_code == 422
         assert answer.json()["detail"]
 
-    def test_database_that_is_gone_is_unavailable(self, settings: Settings) -> None:
-        if "postgresql" not in settings.url.get_secret_value():
-            pytest.skip("a file does not go away")
+    def test_database_that_is_gone_is_unavailable(self, postgres_url: str, tmp_path: Path) -> None:
+        settings = Settings(database_url=SecretStr(postgres_url), home=tmp_path)
         with ServerThread(settings) as server, httpx.Client(base_url=f"{server.url}/api/v1") as http:
             assert http.get("/readyz").status_code == 200
             server._plane.database.engine.dispose()
@@ -79,6 +80,13 @@ class TestTokens:
             lite.get("/studies", headers={"Authorization": f"Bearer {made.json()['token']}"}).status_code
             == 200
         )
+
+    def test_server_does_not_open_again_when_the_last_token_is_revoked(self, lite: httpx.Client) -> None:
+        token = lite.post("/tokens", json={"name": "me", "scope": "admin"}).json()["token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        assert lite.delete("/tokens/me", headers=headers).status_code == 204
+        assert lite.get("/studies").status_code == 401
+        assert lite.get("/studies", headers=headers).status_code == 401
 
     def test_scopes(self, lite: httpx.Client, plane_of_lite: ControlPlane) -> None:
         headers = {
