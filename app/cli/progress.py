@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ FINAL_STUDY_STATES = frozenset({"completed", "cancelled", "failed"})
 ENDED = frozenset({"completed", "infeasible", "pruned_early", "failed"})
 ROWS_SHOWN = 12
 BAR_WIDTH = 30
+MESSAGE_WIDTH = 160
+"""vLLM's own messages run to several sentences; all of them are in the trial's JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,9 @@ def outcome_of(spec: StudySpec, trial: Trial) -> str:
             slo = "" if meets(spec.slos, trial.metrics) else ", misses an SLO"
             return f"{figures_of(spec.objectives, trial.metrics)}{slo}"
         case "infeasible" | "failed" if trial.failure is not None:
-            advice = f"; {trial.failure.advice}" if trial.failure.advice else ""
-            return f"{trial.failure.kind.value}: {trial.failure.message}{advice}"
+            message = textwrap.shorten(trial.failure.message, MESSAGE_WIDTH, placeholder=" …").rstrip(".")
+            advice = f". {trial.failure.advice}" if trial.failure.advice else ""
+            return f"{trial.failure.kind.value}: {message}{advice}"
         case "running":
             partial = trial.partial.get("output_tokens_per_s")
             pace = f", {figure(partial)} tokens/s" if partial is not None else ""

@@ -92,10 +92,19 @@ class TestChanges:
         before = Snapshot(study(), [running(0)], 0.0)
         lines = list(changes(before, Snapshot(study(), [infeasible(0)], 9.0)))
         assert lines[0] == (
-            "[1/4] trial 0 infeasible: kv_cache_too_small: one request does not fit; lower max_model_len"
+            "[1/4] trial 0 infeasible: kv_cache_too_small: one request does not fit. lower max_model_len"
         )
         assert "1 of 4 trials ended, 1 infeasible" in lines[1]
         assert "ETA 27 s" in lines[1]
+
+    def test_a_long_message_is_cut_and_its_advice_kept(self) -> None:
+        trial = infeasible(0)
+        assert trial.failure is not None
+        failure = trial.failure.model_copy(update={"message": "word " * 100})
+        trial = trial.model_copy(update={"failure": failure})
+        line = next(changes(Snapshot(study(), [running(0)], 0.0), Snapshot(study(), [trial], 9.0)))
+        assert len(line) < 280
+        assert line.endswith("word …. lower max_model_len")
 
     def test_trials_that_ended_before_are_not_told_again(self) -> None:
         assert list(changes(None, Snapshot(study(), [completed(0, 100)], 0.0))) == []
