@@ -14,7 +14,7 @@ from app.cli.output import complain
 from app.cli.plane import local_plane
 from app.cli.progress import FINAL_STUDY_STATES, Snapshot, View, live_view
 from app.cli.recommendation import Answer, print_recommendation, write_files
-from app.cli.study_file import check_model_folder
+from app.cli.study_file import check_model_folder, key_for
 from app.client import ControlPlaneClient, ProblemError, Study
 from app.settings import Settings
 from tuner.errors import FieldError
@@ -79,7 +79,7 @@ def take_up(client: ControlPlaneClient, spec: StudySpec) -> Study:
     """
     study = find(client, spec.name)
     if study is None:
-        return client.create_study(spec, start=True)
+        return client.create_study(spec, start=True, idempotency_key=key_for(spec))
     if study.spec != spec:
         raise FieldError(
             "name",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,11 +25,10 @@ from app.cli.output import print_json, print_pairs, print_table, when
 from app.cli.plane import connected
 from app.cli.progress import FINAL_STUDY_STATES, Snapshot, knobs_of, live_view, outcome_of
 from app.cli.recommendation import print_recommendation, study_document
-from app.cli.study_file import load_study
+from app.cli.study_file import key_for, load_study
 from app.client import ControlPlaneClient, ProblemError, Study, Trial
 from tuner.recommend import Recommendation
 from tuner.space import build_space
-from tuner.spec import StudySpec
 
 __all__ = ["app"]
 
@@ -271,11 +269,6 @@ def move(name: str, action: str, *, server: str | None, token: str | None, as_js
     with connected(server, token) as client:
         study = client.move_study(name, action)
     tell(study, as_json=as_json)
-
-
-def key_for(spec: StudySpec) -> str:
-    """Equal for equal studies, so that creating one again gives the same one back."""
-    return f"cli:{hashlib.sha256(spec.model_dump_json().encode()).hexdigest()}"
 
 
 def tell(study: Study, *, as_json: bool) -> None:

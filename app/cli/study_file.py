@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tuner.errors import FieldError
 from tuner.space import build_space
 from tuner.spec import StudySpec, parse_study
 
-__all__ = ["check_model_folder", "load_study", "read_study_data", "study_from"]
+__all__ = ["check_model_folder", "key_for", "load_study", "read_study_data", "study_from"]
 
 
 def load_study(file: Path) -> StudySpec:
@@ -95,3 +96,8 @@ def check_model_folder(spec: StudySpec) -> None:
             problem="the folder has no config.json",
             fix="name the folder that holds the model's config.json",
         )
+
+
+def key_for(spec: StudySpec) -> str:
+    """Equal for equal studies, so that creating one again gives the same one back."""
+    return f"cli:{hashlib.sha256(spec.model_dump_json().encode()).hexdigest()}"
