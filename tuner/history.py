@@ -6,6 +6,7 @@ belongs to a trial. Each function may be repeated after a crash at any write.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +23,6 @@ from tuner.protocol import (
     ArgValue,
     Failed,
     Failure,
-    FailureKind,
     Infeasible,
     Measured,
     Measurement,
@@ -43,7 +43,7 @@ def create_study(storage: BaseStorage, spec: StudySpec, space: Space) -> optuna.
     """Create the Optuna study of ``spec``, or open it when it is there already.
 
     Raises:
-        FieldError: a study of this name exists with another space.
+        FieldError: a study of this name exists with another space or other objectives.
     """
     study = optuna.create_study(
         storage=storage,
@@ -52,12 +52,7 @@ def create_study(storage: BaseStorage, spec: StudySpec, space: Space) -> optuna.
         sampler=RandomSampler(seed=0),
         load_if_exists=True,
     )
-    stored = study.user_attrs.get(FINGERPRINT_ATTR)
-    if stored is not None and stored != space.fingerprint:
-        problem = "an Optuna study of this name exists with another space"
-        raise FieldError(
-            "name", spec.name, problem=problem, fix="choose another name, or delete the old study"
-        )
+    _check_is_ours(study, spec, space)
     if study.metric_names is None:
         with warnings.catch_warnings():
             # The dashboard needs the objectives' names; Optuna calls the setter experimental.
@@ -73,6 +68,22 @@ def create_study(storage: BaseStorage, spec: StudySpec, space: Space) -> optuna.
         if study.user_attrs.get(name) != value:
             study.set_user_attr(name, value)
     return study
+
+
+def _check_is_ours(study: optuna.Study, spec: StudySpec, space: Space) -> None:
+    """A study that was there before must mean the same by its numbers."""
+    stored, theirs = study.user_attrs.get(FINGERPRINT_ATTR), study.metric_names
+    metrics = [objective.metric for objective in spec.objectives]
+    directions = [objective.resolved_direction.value for objective in spec.objectives]
+    if stored not in (None, space.fingerprint):
+        problem = "an Optuna study of this name exists with another space"
+    elif theirs not in (None, metrics) or [d.name.lower() for d in study.directions] != directions:
+        problem = "an Optuna study of this name exists with other objectives"
+    elif stored is None and study.get_trials(deepcopy=False):
+        problem = "an Optuna study of this name exists that is not ours"
+    else:
+        return
+    raise FieldError("name", spec.name, problem=problem, fix="choose another name, or delete the old study")
 
 
 def open_study(storage: BaseStorage, name: str) -> optuna.Study:
@@ -157,10 +168,19 @@ def _judged(spec: StudySpec, outcome: Outcome) -> tuple[list[float] | None, dict
         case Infeasible(failure=failure):
             return None, {FEASIBLE: _excess(failure)}
         case PrunedEarly(partial=Measurement(metrics=metrics)):
-            bounded = [slo for slo in spec.slos if slo.metric in metrics]
+            bounded = [slo for slo in spec.slos if math.isfinite(metrics.get(slo.metric, math.nan))]
             return None, slo_constraints(spec.model_copy(update={"slos": tuple(bounded)}), metrics)
         case PrunedEarly() | Failed():
             return None, {}
+
+
+_DEMANDS = (
+    ("needed_bytes", "available_bytes"),
+    ("asked_bytes", "free_bytes"),
+    ("required_bytes", "limit_bytes"),
+)
+"""What was asked for and what there was, by the names that the workers' verdicts give the log's numbers."""
+MAX_EXCESS = 10.0
 
 
 def _excess(failure: Failure) -> float:
@@ -168,16 +188,12 @@ def _excess(failure: Failure) -> float:
 
     A graded constraint leads a sampler out of an infeasible region; a flat one only marks it.
     """
-    numbers = failure.numbers
-    pairs = {
-        FailureKind.KV_CACHE_TOO_SMALL: ("needed_bytes", "available_bytes"),
-        FailureKind.OOM_DEVICE: ("asked_bytes", "free_bytes"),
-        FailureKind.MEMORY_BUDGET: ("needed_bytes", "free_bytes"),
-    }
-    needed, available = (numbers.get(name) for name in pairs.get(failure.kind, ("", "")))
-    if needed is None or available is None or needed <= available or available <= 0:
-        return 1.0
-    return min(10.0, needed / available - 1.0)
+    for needed_by_name, available_by_name in _DEMANDS:
+        needed = failure.numbers.get(needed_by_name)
+        available = failure.numbers.get(available_by_name)
+        if needed is not None and available is not None and needed > available > 0:
+            return min(MAX_EXCESS, needed / available - 1.0)
+    return 1.0
 
 
 def _attributes(outcome: Outcome) -> dict[str, Any]:

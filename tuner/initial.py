@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tuner.protocol import ArgValue, ClosedLoop
 from tuner.space import Domain, Space
@@ -75,24 +75,32 @@ def _usual(domain: Domain) -> ArgValue:
     if usual is not None and domain.contains(usual):
         return usual
     if domain.grid is None:
-        low, high = (
-            float(getattr(domain.distribution, "low", 0.0)),
-            float(getattr(domain.distribution, "high", 1.0)),
-        )
-        return (low + high) / 2
-    return (
-        domain.grid[0]
-        if isinstance(domain.distribution, CategoricalDistribution)
-        else domain.grid[len(domain.grid) // 2]
-    )
+        low, high = _bounds(domain)
+        return domain.snap((low + high) / 2)
+    categorical = isinstance(domain.distribution, CategoricalDistribution)
+    return domain.grid[0] if categorical else domain.grid[len(domain.grid) // 2]
+
+
+def _bounds(domain: Domain) -> tuple[float, float]:
+    """The ends of a numeric domain."""
+    distribution = domain.distribution
+    if not isinstance(distribution, FloatDistribution | IntDistribution):
+        raise TypeError(f"{domain.name} has no bounds")
+    return float(distribution.low), float(distribution.high)
 
 
 def _numbers(space: Space, usual: Mapping[str, ArgValue], wanted: Mapping[str, float]) -> dict[str, ArgValue]:
-    """``usual`` with the wanted numbers over it, where those are knobs with a range."""
+    """``usual`` with the wanted numbers over it, where those are knobs that take numbers."""
     point = dict(usual)
     for domain in space.domains:
-        if domain.name in wanted and domain.grid:
-            numbers = [value for value in domain.grid if isinstance(value, int | float)]
-            if numbers:
-                point[domain.name] = min(numbers, key=lambda value: abs(float(value) - wanted[domain.name]))
+        if domain.name in wanted:
+            point[domain.name] = _nearest(domain, wanted[domain.name], point[domain.name])
     return point
+
+
+def _nearest(domain: Domain, wanted: float, otherwise: ArgValue) -> ArgValue:
+    if domain.grid is None:
+        low, high = _bounds(domain)
+        return domain.snap(min(high, max(low, wanted)))
+    numbers = [value for value in domain.grid if isinstance(value, int | float)]
+    return min(numbers, key=lambda value: abs(float(value) - wanted), default=otherwise)

@@ -6,7 +6,6 @@ Any other argument of vLLM can be a knob by its name. The list of arguments come
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Literal
 from tuner.errors import FieldError
 from tuner.protocol import ArgValue
 from tuner.spec import ChoicesKnob, Preset, RangeKnob
+from tuner.wording import did_you_mean
 
 __all__ = [
     "CATALOGUE",
@@ -185,6 +185,16 @@ _RESERVED = frozenset(
         "config",
         "root_path",
         "api_server_count",
+        "grpc",
+        "grpc_port",
+        "device_ids",
+        "nnodes",
+        "node_rank",
+        "master_addr",
+        "master_port",
+        "data_parallel_address",
+        "data_parallel_rpc_port",
+        "data_parallel_supervisor_port",
     }
 )
 _DANGEROUS = frozenset(
@@ -203,6 +213,13 @@ _DANGEROUS = frozenset(
         "tool_server",
         "model_class_overrides",
         "log_config_file",
+        "logging_config",
+        "profiler_config",
+        "otlp_traces_endpoint",
+        "kv_transfer_config",
+        "ec_transfer_config",
+        "weight_transfer_config",
+        "mm_encoder_fp8_scale_save_path",
         "allowed_local_media_path",
         "trust_request_chat_template",
         "ssl_keyfile",
@@ -215,9 +232,19 @@ _DANGEROUS = frozenset(
 )
 _ENV_NAME = re.compile(r"^[A-Z][A-Z0-9_]*$")
 _ENV_ALLOWED = re.compile(
-    r"^(VLLM_[A-Z0-9_]+|OMP_[A-Z0-9_]+|MKL_NUM_THREADS|NCCL_[A-Z0-9_]+|CUDA_DEVICE_MAX_CONNECTIONS|PYTORCH_(CUDA_)?ALLOC_CONF|TORCHINDUCTOR_[A-Z0-9_]+|HF_HUB_OFFLINE)$"
+    r"""^(
+    VLLM_[A-Z0-9_]+ | OMP_[A-Z0-9_]+ | MKL_NUM_THREADS | NCCL_[A-Z0-9_]+ | CUDA_DEVICE_MAX_CONNECTIONS
+    | PYTORCH_(CUDA_)?ALLOC_CONF | TORCHINDUCTOR_[A-Z0-9_]+ | HF_HUB_OFFLINE
+    )$""",
+    re.VERBOSE,
 )
-_ENV_REFUSED = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PLUGINS|PICKLE)")
+# Secrets; libraries, folders and files that are loaded or written; addresses; switches that open the server.
+_ENV_REFUSED = re.compile(
+    r"""KEY | TOKEN$ | SECRET | PASSWORD | PLUGIN | PICKLE | LIBRAR | INSECURE | DEV_MODE | RUNTIME_LORA
+    | _(PATH|ROOT|DIR|FOLDER|FILE|URL|HOST|HOST_IP|PORT|SERVER)$ | ^VLLM_USE_MODELSCOPE$""",
+    re.VERBOSE,
+)
+_SIZE = re.compile(r"^(auto|-1|\d+(\.\d+)?[kKmMgGtT]?)$")
 
 
 _KINDS: dict[str, KnobKind] = {"int": "int", "float": "float", "bool": "bool"}
@@ -257,14 +284,8 @@ def check_argument(field: str, name: str) -> None:
             field, name, problem=problem, fix="set it in the worker's own environment, if you must"
         )
     if name not in _vllm()["flags"]:
-        near = difflib.get_close_matches(
-            name.replace("-", "_"), [*_vllm()["flags"], *CATALOGUE], n=1, cutoff=0.6
-        )
-        fix = (
-            f"did you mean {near[0]}?"
-            if near
-            else "see `vllm serve --help=all` for the names, with underscores"
-        )
+        near = did_you_mean(name.replace("-", "_"), [*_vllm()["flags"], *CATALOGUE])
+        fix = near or "see `vllm serve --help=all` for the names, with underscores"
         raise FieldError(field, name, problem=f"vLLM {_vllm()['vllm']} has no argument {name}", fix=fix)
 
 
@@ -284,16 +305,33 @@ def check_environment(field: str, name: str) -> None:
 
 
 def check_value(field: str, name: str, value: ArgValue) -> None:
-    """Refuse a value of another type than vLLM's argument takes.
+    """Refuse a value that vLLM's parser would refuse: another type, or none of the argument's choices.
 
     Raises:
-        FieldError: naming the type that the argument takes.
+        FieldError: naming the type or the choices that the argument takes.
     """
     if is_env(name):
         return
     kind = kind_of(name)
-    # vLLM's whole numbers take text too: "8K", and "auto" for max_model_len.
-    accepted = {"bool": (bool,), "int": (int, str), "float": (int, float), "str": (str, int, float)}[kind]
-    if not isinstance(value, accepted) or (isinstance(value, bool) and kind != "bool"):
+    if not _is_of_kind(kind, value):
         words = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}
         raise FieldError(field, value, problem=f"{name} takes {words[kind]}", fix=f"write {words[kind]}")
+    flag = _vllm()["flags"].get(name, {})
+    choices = [] if flag.get("kind") == "list" else flag.get("choices", [])
+    if choices and str(value) not in choices:
+        fix = did_you_mean(str(value), choices) or f"write one of {', '.join(choices)}"
+        raise FieldError(field, value, problem=f"{name} has no such choice", fix=fix)
+
+
+def _is_of_kind(kind: KnobKind, value: ArgValue) -> bool:
+    match kind:
+        case "bool":
+            return isinstance(value, bool)
+        case "int":
+            # vLLM's whole numbers take text too: "8K", and "auto" for max_model_len.
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            return whole or (isinstance(value, str) and bool(_SIZE.match(value)))
+        case "float":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "str":
+            return not isinstance(value, bool)

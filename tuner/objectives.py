@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from tuner.errors import MissingMetricError
@@ -47,6 +48,6 @@ def slo_bound(slo: Slo) -> str:
 
 
 def _figure(metric: str, metrics: Mapping[str, float]) -> float:
-    if metric not in metrics:
+    if not math.isfinite(metrics.get(metric, math.nan)):  # what is no number was not measured
         raise MissingMetricError(metric, list(metrics))
     return metrics[metric]

@@ -93,8 +93,8 @@ def recommend(spec: StudySpec, trials: Sequence[FrozenTrial]) -> Recommendation:
         spec: the study.
         trials: all trials of its Optuna record.
     """
-    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-    feasible = [trial for trial in complete if all(value <= 0 for value in trial.constraints.values())]
+    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE and _is_ours(trial)]
+    feasible = [trial for trial in complete if _is_feasible(spec, trial)]
     baseline = next((t for t in complete if t.user_attrs.get(ORIGIN_ATTR) == BASELINE), None)
     if not feasible:
         return Recommendation(trial_number=None, reason=_why_none(spec, trials, complete))
@@ -122,6 +122,19 @@ def recommend(spec: StudySpec, trials: Sequence[FrozenTrial]) -> Recommendation:
         ),
         pareto=tuple(feasible[position].number for position in front),
         note=_note(best, baseline),
+    )
+
+
+def _is_ours(trial: FrozenTrial) -> bool:
+    """Whether we ran it: others may add trials to an Optuna study that say nothing about vLLM's arguments."""
+    return {"args", "env", "metrics"} <= trial.user_attrs.keys()
+
+
+def _is_feasible(spec: StudySpec, trial: FrozenTrial) -> bool:
+    """By its constraints and by its figures: a figure that is missing meets no SLO."""
+    return all(value <= 0 for value in trial.constraints.values()) and all(
+        slo.metric in _metrics(trial) and slo_violation(slo, _metrics(trial)[slo.metric]) <= 0
+        for slo in spec.slos
     )
 
 

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from optuna.distributions import (
     BaseDistribution,
@@ -57,8 +58,10 @@ class Domain:
 
     def snap(self, value: ArgValue) -> ArgValue:
         """The value of the grid next to ``value``, on the distribution's own scale."""
-        if self.grid is None or isinstance(self.distribution, CategoricalDistribution):
+        if isinstance(self.distribution, CategoricalDistribution):
             return value
+        if self.grid is None:
+            return round(float(value)) if isinstance(self.distribution, IntDistribution) else value
         scale = math.log if getattr(self.distribution, "log", False) else float
         at = scale(float(value))
         return min(self.grid, key=lambda candidate: abs(scale(float(candidate)) - at))
@@ -71,8 +74,10 @@ class Domain:
                 for choice in self.grid
             )
         low, high = getattr(self.distribution, "low", None), getattr(self.distribution, "high", None)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and low is not None and high is not None and low <= float(value) <= high
+        if isinstance(value, bool | str) or low is None or high is None:
+            return False
+        whole = isinstance(self.distribution, IntDistribution)
+        return low <= value <= high and (not whole or float(value).is_integer())
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,9 @@ def build_space(spec: StudySpec, *, platform: Platform | None = None) -> Space:
     for name in (*spec.engine.args, *spec.engine.env):
         chosen.pop(name, None)  # what the study fixes, its preset does not search
     chosen.update(spec.space.knobs)
-    domains = tuple(_domain(spec, name, knob) for name, knob in chosen.items() if knob is not None)
+    for name in chosen:
+        _check_knob(spec, name)
+    domains = tuple(_domain(name, knob) for name, knob in chosen.items() if knob is not None)
     if not domains:
         raise FieldError(
             "space.knobs",
@@ -167,20 +174,21 @@ def build_space(spec: StudySpec, *, platform: Platform | None = None) -> Space:
     return Space(domains, dict(spec.engine.args), dict(spec.engine.env))
 
 
-def _domain(spec: StudySpec, name: str, knob: RangeKnob | ChoicesKnob) -> Domain:
+def _check_knob(spec: StudySpec, name: str) -> None:
+    """Also what is taken out by ``null`` has to exist: a misspelt name would take nothing out."""
     field = f"space.knobs.{name}"
-    if name in spec.engine.args or name in spec.engine.env:
-        problem = f"{name} is a knob and a fixed value of the engine at the same time"
-        raise FieldError(
-            field,
-            name,
-            problem=problem,
-            fix=f"remove it here, or from engine.{'env' if is_env(name) else 'args'}",
-        )
     if is_env(name):
         check_environment(field, name)
     else:
         check_argument(field, name)
+    if spec.space.knobs.get(name) is not None and (name in spec.engine.args or name in spec.engine.env):
+        problem = f"{name} is a knob and a fixed value of the engine at the same time"
+        place = "env" if is_env(name) else "args"
+        raise FieldError(field, name, problem=problem, fix=f"remove it here, or from engine.{place}")
+
+
+def _domain(name: str, knob: RangeKnob | ChoicesKnob) -> Domain:
+    field = f"space.knobs.{name}"
     if isinstance(knob, ChoicesKnob):
         for position, choice in enumerate(knob.choices):
             check_value(f"{field}.choices.{position}", name, choice)
@@ -189,7 +197,7 @@ def _domain(spec: StudySpec, name: str, knob: RangeKnob | ChoicesKnob) -> Domain
 
 
 def _range_domain(field: str, name: str, knob: RangeKnob) -> Domain:
-    kind = "float" if is_env(name) else kind_of(name)
+    kind = _env_kind(knob) if is_env(name) else kind_of(name)
     if kind not in ("int", "float"):
         problem = f"{name} is not a number, so it has no range"
         raise FieldError(
@@ -212,13 +220,19 @@ def _range_domain(field: str, name: str, knob: RangeKnob) -> Domain:
     return Domain(name, FloatDistribution(*ends, log=log), grid)
 
 
+def _env_kind(knob: RangeKnob) -> Literal["int", "float"]:
+    """A variable's type is not known; most are counts, so whole bounds mean whole numbers."""
+    bounds = (knob.low, knob.high, knob.step if isinstance(knob.step, float) else 1.0)
+    return "int" if all(float(bound).is_integer() for bound in bounds) else "float"
+
+
 def _every_integer(low: int, high: int) -> tuple[ArgValue, ...] | None:
     return tuple(range(low, high + 1)) if high - low < MAX_GRID else None
 
 
 def _grid(field: str, knob: RangeKnob, *, whole: bool) -> tuple[ArgValue, ...] | None:
     if knob.step is None:
-        return None
+        return (knob.low,) if knob.low == knob.high and not whole else None
     if knob.step == "pow2":
         powers = tuple(2**e for e in range(63) if knob.low <= 2**e <= knob.high)
         if not powers:
@@ -236,9 +250,10 @@ def _grid(field: str, knob: RangeKnob, *, whole: bool) -> tuple[ArgValue, ...] |
         raise FieldError(
             f"{field}.step", knob.step, problem="the knob takes whole numbers", fix="use a whole step"
         )
-    # Rounded to nine places, so that 0.85 + 5 * 0.01 is 0.9 and not 0.9000000000000001.
-    values = [round(knob.low + index * knob.step, 9) for index in range(count)]
-    return tuple(int(value) for value in values) if whole else tuple(values)
+    if whole:
+        return tuple(int(knob.low) + index * int(knob.step) for index in range(count))
+    # Rounded to twelve digits, so that 0.85 + 5 * 0.01 is 0.9 and not 0.9000000000000001.
+    return tuple(float(f"{knob.low + index * knob.step:.12g}") for index in range(count))
 
 
 def _env_text(value: ArgValue) -> str:

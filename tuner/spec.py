@@ -7,13 +7,12 @@ checked field by field; what needs the catalogue of knobs is checked by :func:`t
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tuner.errors import FieldError
 from tuner.metrics import METRICS, Direction
@@ -28,6 +27,7 @@ from tuner.protocol import (
     SyntheticPrompts,
     Workload,
 )
+from tuner.wording import did_you_mean, field_error
 
 __all__ = [
     "Budget",
@@ -43,6 +43,8 @@ __all__ = [
     "parse_study",
 ]
 
+EXACT = 2**53
+"""Whole numbers up to here are exact as a float, which JSON and the samplers store."""
 NAME_PATTERN = re.compile(r"^[a-z0-9][a-z0-9._-]{0,99}$")
 
 
@@ -66,34 +68,40 @@ class SamplerName(StrEnum):
 class RangeKnob(Message):
     """A numeric knob: all multiples of ``step`` from ``low``, or all powers of two, between the bounds."""
 
-    low: float
-    high: float
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    low: float = Field(ge=-EXACT, le=EXACT)
+    high: float = Field(ge=-EXACT, le=EXACT)
     step: float | Literal["pow2"] | None = None
     log: bool = False
 
     @model_validator(mode="after")
     def _bounds(self) -> RangeKnob:
         if self.low > self.high:
-            raise ValueError(f"low {self.low:g} is above high {self.high:g}: swap them")
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}; swap them")
         if self.step == "pow2" and self.low < 1:
-            raise ValueError(f"low {self.low:g} is below 1, the first power of two")
+            raise ValueError(f"low {self.low:g} is below 1, the first power of two; start at 1 or above")
         if isinstance(self.step, float) and self.step <= 0:
-            raise ValueError(f"step {self.step:g} is not above 0")
+            raise ValueError(f"step {self.step:g} is not above 0; write a step above 0, or pow2")
         if self.log and self.low <= 0:
-            raise ValueError(f"low {self.low:g} is not above 0, which log needs")
+            raise ValueError(
+                f"low {self.low:g} is not above 0, which log needs; start higher, or leave log out"
+            )
         return self
 
 
 class ChoicesKnob(Message):
     """A knob that takes one of the values listed."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     choices: tuple[ArgValue, ...] = Field(min_length=1)
 
     @field_validator("choices")
     @classmethod
     def _distinct(cls, choices: tuple[ArgValue, ...]) -> tuple[ArgValue, ...]:
-        if len({(type(choice), choice) for choice in choices}) < len(choices):
-            raise ValueError("a choice is listed twice")
+        if len(set(choices)) < len(choices):  # 1, 1.0 and true are one value to the record
+            raise ValueError("a choice is listed twice; list each value once")
         return choices
 
 
@@ -117,7 +125,8 @@ class SpaceSpec(Message):
 
 def _known_metric(name: str) -> str:
     if name not in METRICS:
-        raise ValueError(f"no metric is called {name!r}; the metrics are {', '.join(METRICS)}")
+        fix = did_you_mean(name, list(METRICS)) or f"the metrics are {', '.join(METRICS)}"
+        raise ValueError(f"no metric is called {name!r}; {fix}")
     return name
 
 
@@ -138,6 +147,8 @@ class Objective(Message):
 class Slo(Message):
     """A bound that a recommended configuration must meet: exactly one of ``max`` and ``min``."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     metric: str
     max: float | None = None
     min: float | None = None
@@ -147,7 +158,7 @@ class Slo(Message):
     @model_validator(mode="after")
     def _one_bound(self) -> Slo:
         if (self.max is None) == (self.min is None):
-            raise ValueError("give exactly one of max and min")
+            raise ValueError("an SLO has exactly one of max and min; write a second SLO for the other")
         return self
 
 
@@ -161,7 +172,7 @@ class Budget(Message):
     """
 
     trials: int = Field(default=30, ge=1, le=100_000)
-    hours: float | None = Field(default=None, gt=0.0)
+    hours: float | None = Field(default=None, gt=0.0, le=100_000.0)
     attempts: int = Field(default=3, ge=1, le=20)
 
 
@@ -188,7 +199,7 @@ class StudySpec(Message):
     def _plain_name(cls, name: str) -> str:
         if not NAME_PATTERN.match(name):
             raise ValueError(
-                "a name is lower-case letters, digits, '.', '_' and '-', at most 100, e.g. llama2-7b-chat"
+                "is no name; write at most 100 lower-case letters, digits, '.', '_', '-', e.g. llama2-7b-chat"
             )
         return name
 
@@ -196,7 +207,7 @@ class StudySpec(Message):
     @classmethod
     def _distinct_metrics(cls, objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
         if len({objective.metric for objective in objectives}) < len(objectives):
-            raise ValueError("a metric is an objective twice")
+            raise ValueError("a metric is an objective twice; name each metric once")
         return objectives
 
 
@@ -213,7 +224,10 @@ def parse_study(data: object) -> StudySpec:
     try:
         return StudySpec.model_validate(_with_length_shorthand(data))
     except ValidationError as error:
-        raise _first_field_error(error) from error
+        raise field_error(error, fields=_field_names()) from error
+
+
+_LENGTHS = ("input_tokens", "output_tokens")
 
 
 def _with_length_shorthand(data: Mapping[Any, Any]) -> dict[str, Any]:
@@ -223,58 +237,11 @@ def _with_length_shorthand(data: Mapping[Any, Any]) -> dict[str, Any]:
     prompts = workload.get("prompts") if isinstance(workload, Mapping) else None
     if isinstance(workload, Mapping) and isinstance(prompts, Mapping):
         short = {
-            key: {"mean": value} if key.endswith("put_tokens") and isinstance(value, int) else value
+            key: {"mean": value} if key in _LENGTHS and isinstance(value, int) else value
             for key, value in prompts.items()
         }
         copy["workload"] = {**workload, "prompts": short}
     return copy
-
-
-_UNION_MEMBERS = frozenset({"RangeKnob", "ChoicesKnob", "closed", "poisson"})
-_SHAPES = frozenset({"missing", "extra_forbidden"})
-_KNOB_SHAPE = "write a range {low: …, high: …} or a list [a, b]"
-
-
-def _first_field_error(error: ValidationError) -> FieldError:
-    details = error.errors(include_url=False)
-    # A misspelt key says more than the key that is then missing; of a union's members, the one whose error
-    # is not about its shape tells what was meant.
-    detail = next((d for d in details if d["type"] not in _SHAPES), None)
-    detail = detail or next((d for d in details if _is_misspelt(d)), details[0])
-    path = ".".join(str(part) for part in detail["loc"] if not _is_union_member(part))
-    message = detail["msg"].removeprefix("Value error, ")
-    value = None if detail["type"] == "missing" else detail["input"]
-    problem = message[:1].lower() + message[1:]
-    return FieldError(path or "study", value, problem=problem, fix=_fix(detail["type"], path, details))
-
-
-def _is_misspelt(detail: Any) -> bool:
-    """A key that no shape has; one that only another member of the union has is not misspelt."""
-    path = detail["loc"]
-    of_another = path[-1] in (*RangeKnob.model_fields, *ChoicesKnob.model_fields) and any(
-        map(_is_union_member, path)
-    )
-    return detail["type"] == "extra_forbidden" and not of_another
-
-
-def _is_union_member(part: int | str) -> bool:
-    return isinstance(part, str) and (part in _UNION_MEMBERS or part.startswith("function-"))
-
-
-def _fix(kind: str, path: str, details: Sequence[Any]) -> str:
-    """What to write instead."""
-    if kind == "missing":
-        return "add it"
-    if kind == "extra_forbidden":
-        near = difflib.get_close_matches(path.rpartition(".")[2], _field_names(), n=1, cutoff=0.6)
-        missing = [str(d["loc"][-1]) for d in details if d["type"] == "missing"]
-        likely = [name for name in missing if name in near] or near
-        return f"did you mean {likely[0]}?" if likely else "remove it"
-    if kind in ("model_type", "model_attributes_type") and path.startswith("space.knobs."):
-        return _KNOB_SHAPE
-    if kind == "union_tag_invalid":
-        return "use one of the kinds named"
-    return "see docs/study-file.md for what it takes"
 
 
 def _field_names() -> list[str]:

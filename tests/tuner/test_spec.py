@@ -56,7 +56,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "field", "words"),
     [
-        ("engine", ..., "engine", ["field required", "add it"]),
+        ("engine", ..., "engine", ["is missing", "add it"]),
         ("nmae", "x", "nmae", ["name"]),
         ("workload.arivals", {}, "workload.arivals", ["arrivals"]),
         ("name", "My Study", "name", ["'My Study'", "lower-case"]),
@@ -75,7 +75,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
             ["low 9", "high 3", "swap"],
         ),
         ("space.knobs", {"max_num_seqs": 3}, "space.knobs.max_num_seqs", ["3", "low", "high", "[a, b]"]),
-        ("space.knobs", {"max_num_seqs": {"low": 1}}, "space.knobs.max_num_seqs.high", ["required"]),
+        ("space.knobs", {"max_num_seqs": {"low": 1}}, "space.knobs.max_num_seqs.high", ["is missing"]),
         ("space.knobs", {"max_num_seqs": [1, 1]}, "space.knobs.max_num_seqs.choices", ["twice"]),
         (
             "space.knobs",
