@@ -17,7 +17,6 @@ from typing import Self
 
 from tuner.errors import FieldError
 from tuner.spec import StudySpec
-from workers.gpu import owned_gpus
 
 __all__ = ["Fleet", "FleetError", "FleetPlan", "gpu_groups"]
 
@@ -31,15 +30,18 @@ class FleetError(Exception):
     """No worker can run; the message is one line for people."""
 
 
-def gpu_groups(spec: StudySpec) -> list[tuple[str, ...]]:
+def gpu_groups(spec: StudySpec, present: Sequence[str]) -> list[tuple[str, ...]]:
     """The GPUs of each worker; one empty group is a CPU worker.
 
     A group holds as many GPUs as a trial needs: ``hardware.gpus``, else the engine's parallel sizes.
 
+    Args:
+        spec: the study.
+        present: indices of the GPUs that this machine has.
+
     Raises:
         FieldError: the study needs more GPUs than this machine has.
     """
-    present = [gpu.index for gpu in owned_gpus(None)]
     parallel = [
         int(spec.engine.args.get(name, 1)) for name in ("tensor_parallel_size", "pipeline_parallel_size")
     ]

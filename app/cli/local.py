@@ -10,7 +10,7 @@ import typer
 
 from app.cli.fleet import Fleet, FleetError, FleetPlan, gpu_groups
 from app.cli.options import DEFAULT_PORT
-from app.cli.output import complain
+from app.cli.output import complain, note
 from app.cli.plane import local_plane
 from app.cli.progress import FINAL_STUDY_STATES, Snapshot, View, live_view
 from app.cli.recommendation import Answer, print_recommendation, write_files
@@ -20,6 +20,7 @@ from app.settings import Settings
 from tuner.errors import FieldError
 from tuner.recommend import Recommendation
 from tuner.spec import StudySpec
+from workers.gpu import owned_gpus
 
 __all__ = ["LocalRun", "run_study"]
 
@@ -55,11 +56,12 @@ def run_study(spec: StudySpec, run: LocalRun) -> None:
         typer.Exit: 1 when the study failed or no worker can run it, 130 when it was interrupted.
     """
     check_model_folder(spec)
-    groups = gpu_groups(spec)
+    groups = gpu_groups(spec, [gpu.index for gpu in owned_gpus(None)])
     with local_plane(run.settings, run.port) as client:
         study = take_up(client, spec)
         if study.state not in FINAL_STUDY_STATES:
             typer.echo(f"Dashboard while it runs: {client.url}/dashboard/\n")
+            note_others(client, spec.name)
             plan = FleetPlan(
                 url=client.url,
                 token=client.token,
@@ -94,6 +96,13 @@ def take_up(client: ControlPlaneClient, spec: StudySpec) -> Study:
             return client.move_study(spec.name, "resume")
         case _:
             return study
+
+
+def note_others(client: ControlPlaneClient, name: str) -> None:
+    """Say which other studies the workers will run too: a worker claims from every running one."""
+    for study in client.studies():
+        if study.state == "running" and study.name != name:
+            note(f"Study {study.name} runs too; `nightshift study pause {study.name}` keeps its trials away.")
 
 
 def find(client: ControlPlaneClient, name: str) -> Study | None:

@@ -27,7 +27,6 @@ from tuner.errors import TunerError
 __all__ = ["app", "main", "run"]
 
 BAD_INPUT = 2
-GROUPS = frozenset({"study", "token", "db"})
 
 app = typer.Typer(
     name="nightshift",
@@ -66,6 +65,12 @@ def installed_version() -> str:
     except PackageNotFoundError:
         return "not installed"
 
+
+GROUPS = {
+    name: {command.name or getattr(command.callback, "__name__", "") for command in group.registered_commands}
+    for name, group in (("study", study.app), ("token", token.app), ("db", db.app))
+}
+"""The commands of each group by name."""
 
 app.command()(tune)
 app.command()(quickstart)
@@ -109,10 +114,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def help_for(arguments: Sequence[str] | None) -> str:
     """The command whose help says how the command line in question is written."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    depth = 2 if words and words[0] in GROUPS else 1
-    known = [word for word in words[:depth] if not word.startswith("-")]
-    return " ".join(["nightshift", *known, "--help"])
+    words = list(sys.argv[1:] if arguments is None else arguments)[:2]
+    commands = GROUPS.get(words[0], set()) if words else set()
+    known = [words[0]] if words and not words[0].startswith("-") else []
+    return " ".join(["nightshift", *known, *(word for word in words[1:] if word in commands), "--help"])
 
 
 def setting_problem(error: ValidationError) -> str:
