@@ -319,7 +319,8 @@ def check_value(field: str, name: str, value: ArgValue) -> None:
     flag = _vllm()["flags"].get(name, {})
     choices = [] if flag.get("kind") == "list" else flag.get("choices", [])
     if choices and str(value) not in choices:
-        fix = did_you_mean(str(value), choices) or f"write one of {', '.join(choices)}"
+        near = did_you_mean(value, choices) if isinstance(value, str) else None
+        fix = near or f"write one of {', '.join(choices)}"
         raise FieldError(field, value, problem=f"{name} has no such choice", fix=fix)
 
 

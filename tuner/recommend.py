@@ -109,7 +109,7 @@ def recommend(spec: StudySpec, trials: Sequence[FrozenTrial]) -> Recommendation:
         args=args,
         env=env,
         serve_line=serve_line(spec.engine.model, args, env),
-        config_yaml=_config_yaml(spec.engine.model, args),
+        config_yaml=_config_yaml(spec.engine.model, args, env),
         figures=_figures(spec, metrics, _metrics(baseline) if baseline else {}),
         slos=tuple(
             SloResult(
@@ -158,14 +158,19 @@ def _compared(ours: float | None, theirs: float | None) -> Figures:
     return Figures(recommended=ours, baseline=theirs, ratio=ratio)
 
 
-def _config_yaml(model: str, args: Mapping[str, ArgValue]) -> str:
-    """vLLM's ``--config`` reads the arguments by their names with hyphens."""
+def _config_yaml(model: str, args: Mapping[str, ArgValue], env: Mapping[str, str]) -> str:
+    """vLLM's ``--config`` reads the arguments by their names with hyphens; the environment is a comment."""
     document: dict[str, Any] = {
         "model": model,
-        **{name.replace("_", "-"): value for name, value in args.items()},
+        **{name.replace("_", "-"): _plain(value) for name, value in args.items()},
     }
     text: str = yaml.safe_dump(document, sort_keys=False)
-    return text
+    return "".join([*(f"# in the environment: {name}={value!r}\n" for name, value in env.items()), text])
+
+
+def _plain(value: ArgValue) -> ArgValue:
+    """``8192.0`` as ``8192``: vLLM's integer arguments refuse a decimal point."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _note(best: FrozenTrial, baseline: FrozenTrial | None) -> str:

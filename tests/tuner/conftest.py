@@ -9,6 +9,7 @@ from typing import Any
 
 import optuna
 import pytest
+from hypothesis import settings
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
@@ -18,6 +19,9 @@ from tuner.spec import StudySpec, parse_study
 from tuner.suggestion import suggest
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
+# How long an example takes says how busy the machine is, and nothing about our code.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 KNOBS = {
     "max_num_batched_tokens": {"low": 256, "high": 16384, "step": "pow2"},

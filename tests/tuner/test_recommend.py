@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tests.tuner.conftest import spec_with
 from tuner.argv import render_args, serve_line
-from tuner.recommend import recommend
+from tuner.recommend import Recommendation, recommend
 from tuner.suggestion import ORIGIN_ATTR
 
 
@@ -24,7 +26,7 @@ def trial(
         state=TrialState.COMPLETE,
         values=[tokens, p95],
         user_attrs={ORIGIN_ATTR: origin, "metrics": metrics, "args": args, "env": {}, **more},
-        constraints={"feasible": -1.0, "slo:ttft_p95_s": ttft - 2.0},
+        constraints={"feasible": -1.0, "slo:ttft_p95_s": ttft / 2.0 - 1.0},
     )
     made.number = number
     return made
@@ -105,6 +107,73 @@ def test_figures_of_one_run_say_so() -> None:
 def test_config_file_has_vllms_names() -> None:
     answer = recommend(SPEC, [BASELINE, trial(3, 150.0, 9.0)])
     assert yaml.safe_load(answer.config_yaml) == {"model": "a-model", "max-num-seqs": 8}
+
+
+def test_config_file_holds_values_that_vllm_parses_and_names_the_environment() -> None:
+    args = {"max_num_seqs": 8.0, "gpu_memory_utilization": 0.9, "async_scheduling": False, "dtype": "no"}
+    made = trial(1, 150.0, 9.0, args=args, env={"VLLM_CPU_KVCACHE_SPACE": "2"})
+    text = recommend(SPEC, [made]).config_yaml
+    assert yaml.safe_load(text) == {
+        "model": "a-model",
+        "max-num-seqs": 8,
+        "gpu-memory-utilization": 0.9,
+        "async-scheduling": False,
+        "dtype": "no",
+    }
+    assert "max-num-seqs: 8\n" in text
+    assert text.startswith("# in the environment: VLLM_CPU_KVCACHE_SPACE='2'\n")
+
+
+def test_figure_of_an_slo_that_is_missing_is_not_met() -> None:
+    metrics = {"output_tokens_per_s": 900.0, "e2e_p95_s": 1.0}
+    silent = trial(1, 900.0, 1.0, metrics=metrics)
+    assert recommend(SPEC, [BASELINE, silent]).trial_number == 0
+
+
+def test_trial_that_others_added_is_no_configuration() -> None:
+    foreign = create_trial(state=TrialState.COMPLETE, values=[999.0, 0.1])
+    foreign.number = 2
+    assert recommend(SPEC, [BASELINE, foreign]).trial_number == 0
+
+
+def test_equal_trials_leave_it_with_the_first() -> None:
+    assert recommend(SPEC, [trial(0, 5.0, 1.0, origin="baseline"), trial(1, 5.0, 1.0)]).is_baseline
+
+
+def test_running_and_unfeasible_trials_are_not_compared() -> None:
+    running = create_trial(state=TrialState.RUNNING, user_attrs={"args": {}, "env": {}})
+    assert recommend(SPEC, [BASELINE, running]).pareto == (0,)
+
+
+def test_ratio_to_nothing_is_no_number() -> None:
+    idle = trial(0, 0.0, 4.0, origin="baseline")
+    assert recommend(SPEC, [idle, trial(1, 10.0, 4.0)]).figures["output_tokens_per_s"].ratio is None
+
+
+FIGURES = st.floats(0.5, 100.0)
+
+
+@given(st.lists(st.tuples(FIGURES, FIGURES, st.floats(0.5, 4.0)), min_size=1, max_size=12))
+def test_what_is_recommended_meets_the_slo_and_nothing_that_does_is_better(
+    rows: list[tuple[float, float, float]],
+) -> None:
+    trials = [trial(n, tokens, p95, ttft=ttft) for n, (tokens, p95, ttft) in enumerate(rows)]
+    admissible = [(tokens, -p95) for tokens, p95, ttft in rows if ttft <= 2.0]
+    answer = recommend(SPEC, trials)
+    if answer.trial_number is None:
+        assert admissible == []
+        assert answer.reason
+    else:
+        tokens, p95, ttft = rows[answer.trial_number]
+        assert ttft <= 2.0
+        assert (tokens, -p95) == max(admissible)
+        assert answer.trial_number in answer.pareto
+        assert all(slo.met for slo in answer.slos)
+
+
+def test_recommendation_survives_json() -> None:
+    answer = recommend(SPEC, [BASELINE, trial(1, 150.0, 9.0)])
+    assert Recommendation.model_validate_json(answer.model_dump_json()) == answer
 
 
 def test_serve_line_means_the_same_to_a_shell() -> None:

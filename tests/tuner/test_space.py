@@ -11,7 +11,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 
 from tests.tuner.conftest import document, spec_with
 from tuner.errors import FieldError
-from tuner.space import build_space
+from tuner.space import Domain, build_space
 from tuner.spec import parse_study
 
 
@@ -168,6 +168,84 @@ def test_fixed_arguments_are_checked_too(engine: dict[str, Any], field: str) -> 
     with pytest.raises(FieldError) as caught:
         build_space(spec_with({"max_num_seqs": [1, 2]}, engine=engine))
     assert caught.value.field == field
+
+
+def test_what_is_taken_out_has_to_exist() -> None:
+    with pytest.raises(FieldError, match="did you mean max_num_seqs"):
+        build_space(parse_study(document(space={"preset": "balanced", "knobs": {"max_num_sqes": None}})))
+
+
+def test_knob_that_is_taken_out_is_not_searched() -> None:
+    knobs = {"enforce_eager": None}
+    space = build_space(parse_study(document(space={"preset": "balanced", "knobs": knobs})))
+    assert "enforce_eager" not in space.names
+
+
+def test_whole_numbers_too_many_to_list_stay_whole() -> None:
+    (domain,) = build_space(spec_with({"max_num_batched_tokens": {"low": 512, "high": 30_000}})).domains
+    assert domain.grid is None
+    assert (domain.contains(20_000), domain.contains(20_000.5)) == (True, False)
+    assert repr(domain.snap(20_000.4)) == "20000"
+
+
+@pytest.mark.parametrize(
+    ("knob", "distribution"),
+    [
+        ({"low": 1, "high": 8}, IntDistribution(1, 8)),
+        ({"low": 2, "high": 8, "step": 2}, IntDistribution(2, 8)),
+        ({"low": 0.5, "high": 8}, FloatDistribution(0.5, 8.0)),
+        ({"low": 0, "high": 1, "step": 0.5}, FloatDistribution(0.0, 1.0)),
+    ],
+)
+def test_variable_with_whole_bounds_takes_whole_numbers(knob: Any, distribution: object) -> None:
+    assert build_space(spec_with({"OMP_NUM_THREADS": knob})).domains[0].distribution == distribution
+
+
+def test_range_of_one_number_is_one_point() -> None:
+    assert build_space(spec_with({"gpu_memory_utilization": {"low": 0.9, "high": 0.9}})).size() == 1
+
+
+@given(low=st.integers(1, 999), steps=st.integers(1, 50), digits=st.integers(1, 4))
+def test_steps_of_a_float_are_the_decimals_that_a_person_would_write(
+    low: int, steps: int, digits: int
+) -> None:
+    unit = 10**digits
+    knob = {"low": low / unit, "high": (low + steps) / unit, "step": 1 / unit}
+    grid = grid_of(knob, "cpu_offload_gb")
+    assert grid == tuple((low + index) / unit for index in range(steps + 1))
+
+
+def test_order_of_the_knobs_does_not_change_the_fingerprint() -> None:
+    knobs = {"max_num_seqs": [1, 2], "enforce_eager": [False, True]}
+    reverse = dict(reversed(knobs.items()))
+    assert build_space(spec_with(knobs)).fingerprint == build_space(spec_with(reverse)).fingerprint
+
+
+BOUNDS = st.one_of(st.integers(-10, 10**6), st.floats(), st.booleans())
+RANGES = st.fixed_dictionaries(
+    {"low": BOUNDS, "high": BOUNDS},
+    optional={"step": st.one_of(st.just("pow2"), BOUNDS), "log": st.booleans()},
+)
+KNOBS = st.one_of(RANGES, st.lists(st.one_of(BOUNDS, st.text(max_size=3), st.none()), max_size=4))
+
+
+def mistake_or_domain(name: str, knob: object) -> FieldError | Domain:
+    try:
+        return build_space(spec_with({name: knob})).domains[0]
+    except FieldError as error:
+        return error
+
+
+@given(name=st.sampled_from(["max_num_seqs", "cpu_offload_gb", "enforce_eager", "OMP_X"]), knob=KNOBS)
+def test_any_knob_is_a_domain_or_an_error_with_a_field(name: str, knob: object) -> None:
+    found = mistake_or_domain(name, knob)
+    if isinstance(found, FieldError):
+        assert found.field.startswith(f"space.knobs.{name}")
+        assert found.fix
+    else:
+        point = found.grid[-1] if found.grid else getattr(found.distribution, "high", None)
+        assert found.contains(point)
+        assert found.snap(point) == point
 
 
 def test_human_sizes_are_whole_numbers_to_vllm() -> None:
