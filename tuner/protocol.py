@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -49,6 +49,15 @@ PROTOCOL_VERSION = 1
 
 ArgValue = bool | int | float | str
 """Value of one vLLM argument. ``True`` renders as ``--flag``, ``False`` as ``--no-flag``."""
+
+
+def _without_nul(text: str) -> str:
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+Quoted = Annotated[str, AfterValidator(_without_nul)]
+"""Text that may quote a log. PostgreSQL keeps no NUL; it is replaced and not refused, so that no garbage in a
+log can hinder the report of a failure."""
 
 
 class Message(BaseModel):
@@ -203,10 +212,10 @@ class Failure(Message):
     retryable: bool
     fatal: bool
     phase: Phase
-    message: str = Field(min_length=1, max_length=4000)
-    advice: str = Field(default="", max_length=2000)
+    message: Quoted = Field(min_length=1, max_length=4000)
+    advice: Quoted = Field(default="", max_length=2000)
     numbers: dict[str, float] = Field(default_factory=dict)
-    excerpt: tuple[str, ...] = Field(default=(), max_length=40)
+    excerpt: tuple[Quoted, ...] = Field(default=(), max_length=40)
     exit_code: int | None = None
 
 
@@ -259,7 +268,7 @@ class PrunedEarly(Message):
     """Stopped on partial evidence because it cannot win."""
 
     kind: Literal["pruned_early"] = "pruned_early"
-    reason: str = Field(min_length=1, max_length=2000)
+    reason: Quoted = Field(min_length=1, max_length=2000)
     partial: Measurement | None = None
 
 
@@ -367,4 +376,4 @@ class Release(Message):
     """A worker gives an attempt back unfinished (it drains, or was told to stop): no attempt is lost."""
 
     token: str
-    reason: str = Field(min_length=1, max_length=500)
+    reason: Quoted = Field(min_length=1, max_length=500)

@@ -241,11 +241,11 @@ def _grid(field: str, knob: RangeKnob, *, whole: bool) -> tuple[ArgValue, ...] |
                 field, {"low": knob.low, "high": knob.high}, problem=problem, fix="widen the range"
             )
         return powers
-    count = math.floor((knob.high - knob.low) / knob.step + 1e-9) + 1
-    if count > MAX_GRID:
-        raise FieldError(
-            f"{field}.step", knob.step, problem=f"the range has {count:,} steps", fix="make the step larger"
-        )
+    steps = (knob.high - knob.low) / knob.step + 1e-9  # infinite for the smallest of steps
+    if steps >= MAX_GRID:
+        problem = f"the range has more than {MAX_GRID:,} steps"
+        raise FieldError(f"{field}.step", knob.step, problem=problem, fix="make the step larger")
+    count = math.floor(steps) + 1
     if whole and not float(knob.step).is_integer():
         raise FieldError(
             f"{field}.step", knob.step, problem="the knob takes whole numbers", fix="use a whole step"
@@ -253,7 +253,7 @@ def _grid(field: str, knob: RangeKnob, *, whole: bool) -> tuple[ArgValue, ...] |
     if whole:
         return tuple(int(knob.low) + index * int(knob.step) for index in range(count))
     # Rounded to twelve digits, so that 0.85 + 5 * 0.01 is 0.9 and not 0.9000000000000001.
-    return tuple(float(f"{knob.low + index * knob.step:.12g}") for index in range(count))
+    return tuple(dict.fromkeys(float(f"{knob.low + index * knob.step:.12g}") for index in range(count)))
 
 
 def _env_text(value: ArgValue) -> str:
