@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.errors import ForbiddenError, UnauthorizedError
+from app.neighbours import refuse_strangers
 from app.services import tokens
 from app.services.plane import ControlPlane
 
@@ -71,10 +72,15 @@ class GuardedDashboard:
         if not reads and not ALLOWED_WRITES.match(scope["path"]):
             detail = "studies and trials are created and ended by Nightshift; use its API or its command line"
             return _problem(HTTPStatus.FORBIDDEN, detail)
+        headers = Headers(scope=scope)
         if self._open and not tokens.any_made(self._plane):
+            try:
+                refuse_strangers(headers)
+            except ForbiddenError as error:
+                return _problem(HTTPStatus.FORBIDDEN, str(error))
             return None
         needed = tokens.Scope.VIEWER if reads else tokens.Scope.OPERATOR
-        given = tokens.presented(Headers(scope=scope).get("authorization"))
+        given = tokens.presented(headers.get("authorization"))
         try:
             tokens.authorize(self._plane, given, needed)
         except UnauthorizedError as error:

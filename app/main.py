@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import secrets
@@ -17,13 +16,15 @@ from typing import Self
 
 import optuna
 import uvicorn
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI
 from starlette.responses import RedirectResponse
+from starlette.routing import Route
 
 from app.api import errors, events, health, leases, studies, workers
 from app.api import tokens as tokens_api
 from app.background.loop import BackgroundLoop
 from app.dashboard import GuardedDashboard
+from app.neighbours import is_loopback
 from app.services import tokens
 from app.services.plane import ControlPlane, open_control_plane
 from app.settings import Settings
@@ -68,6 +69,7 @@ def create_app(plane: ControlPlane, *, open_without_tokens: bool = True) -> Fast
         openapi_url="/api/v1/openapi.json",
         docs_url="/api/v1/docs",
         redoc_url=None,
+        responses={"default": errors.DOCUMENTED},
     )
     app.state.plane = plane
     app.state.open_without_tokens = open_without_tokens
@@ -82,12 +84,7 @@ def create_app(plane: ControlPlane, *, open_without_tokens: bool = True) -> Fast
     async def root() -> RedirectResponse:
         return RedirectResponse("/dashboard/")
 
-    @app.api_route(
-        "/api/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False
-    )
-    async def unknown(request: Request, path: str) -> None:
-        raise errors.unknown_path(request, path)
-
+    app.router.routes.append(Route("/api/v1{path:path}", errors.UnknownPath(), include_in_schema=False))
     app.mount("/", GuardedDashboard(plane, open_without_tokens=open_without_tokens))
     return app
 
@@ -159,16 +156,6 @@ def _refuse_open_door(plane: ControlPlane, host: str) -> None:
             problem="is open to other machines, and no token exists",
             fix="make one first: nightshift token create --name me --scope admin",
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from app.neighbours import refuse_strangers
 from app.services import tokens
 from app.services.plane import ControlPlane
 from app.services.tokens import Scope
@@ -20,15 +22,20 @@ def plane_of(request: Request) -> ControlPlane:
     return plane
 
 
+BEARER = HTTPBearer(
+    scheme_name="token", description="A token of `nightshift token create`.", auto_error=False
+)
+"""Only documents how a token is sent; :func:`needs` reads it, also where a browser sent it as a password."""
 Plane = Annotated[ControlPlane, Depends(plane_of)]
 
 
-def needs(scope: Scope) -> Callable[[Request], None]:
+def needs(scope: Scope) -> Callable[..., None]:
     """A dependency that lets a request pass only with a token that allows ``scope``."""
 
-    def check(request: Request) -> None:
+    def check(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]) -> None:
         plane = plane_of(request)
         if request.app.state.open_without_tokens and not tokens.any_made(plane):
+            refuse_strangers(request.headers)
             return
         tokens.authorize(plane, tokens.presented(request.headers.get("authorization")), scope)
 

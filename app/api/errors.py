@@ -13,14 +13,37 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.routing import Match, Mount
+from starlette.routing import BaseRoute, Match, Mount, Route
+from starlette.types import Receive, Scope, Send
 
 from app import errors
+from app.api.requests import MAX_INTEGER
 from tuner.errors import FieldError
 
-__all__ = ["PROBLEM_MEDIA_TYPE", "install", "unknown_path"]
+__all__ = ["DOCUMENTED", "PROBLEM_MEDIA_TYPE", "UnknownPath", "install"]
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+DOCUMENTED: dict[str, Any] = {
+    "description": "What is wrong, as RFC 9457 has it; `field`, `value` and `fix` where there are any.",
+    "content": {
+        PROBLEM_MEDIA_TYPE: {
+            "schema": {
+                "type": "object",
+                "required": ["type", "title", "status", "detail"],
+                "properties": {
+                    "type": {"type": "string"},
+                    "title": {"type": "string"},
+                    "status": {"type": "integer"},
+                    "detail": {"type": "string"},
+                    "field": {"type": "string"},
+                    "value": {},
+                    "fix": {"type": "string"},
+                },
+            }
+        }
+    },
+}
+"""How the OpenAPI document describes every answer that is an error."""
 logger = logging.getLogger(__name__)
 
 STATUS: tuple[tuple[type[errors.AppError], HTTPStatus], ...] = (
@@ -56,8 +79,8 @@ def problem(
         "type": kind,
         "title": status.phrase,
         "status": status.value,
-        "detail": detail,
-        **{name: value for name, value in more.items() if value not in (None, "")},
+        "detail": _text(detail),
+        **{name: _plain(value) for name, value in more.items() if value not in (None, "")},
     }
     return JSONResponse(body, status.value, headers=headers, media_type=PROBLEM_MEDIA_TYPE)
 
@@ -76,7 +99,7 @@ async def _app_error(_: Request, error: Exception) -> JSONResponse:
         kind=kind,
         headers=headers,
         field=error.field,
-        value=_plain(error.value),
+        value=error.value,
         fix=error.fix,
     )
 
@@ -88,7 +111,7 @@ async def _field_error(_: Request, error: Exception) -> JSONResponse:
         str(error),
         kind="urn:nightshift:Field",
         field=error.field,
-        value=_plain(error.value),
+        value=error.value,
         fix=error.fix,
     )
 
@@ -103,7 +126,7 @@ async def _invalid_request(_: Request, error: Exception) -> JSONResponse:
         f"{field or 'body'}: {message}",
         kind="urn:nightshift:Field",
         field=field or "body",
-        value=_plain(first.get("input")),
+        value=first.get("input"),
         fix="see /api/v1/docs for what this request takes",
     )
 
@@ -122,25 +145,35 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
 
 def _plain(value: object) -> object:
     """A value as JSON can hold it; long ones are cut."""
-    if value is None or isinstance(value, bool | int | float):
+    if isinstance(value, bool) or (isinstance(value, int | float) and abs(value) < MAX_INTEGER):
         return value
-    text = value if isinstance(value, str) else repr(value)
+    text = _text(value if isinstance(value, str) else repr(value))
     return text if len(text) <= 500 else f"{text[:500]}…"
 
 
-def unknown_path(request: Request, path: str) -> Exception:
-    """What a path or a method that the API does not have is answered with."""
-    others = {
-        method
-        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
-        for route in request.app.router.routes
-        if not isinstance(route, Mount)
-        and "{path:path}" not in getattr(route, "path", "")
-        and route.matches({**request.scope, "method": method})[0] is Match.FULL
-    }
-    if others:
-        allow = {"Allow": ", ".join(sorted(others))}
-        return HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {allow['Allow']}", allow)
-    return errors.NotFoundError(
-        f"the API has no path /api/v1/{path}", field="path", value=path, fix="see /api/v1/docs"
-    )
+def _text(text: str) -> str:
+    """The text as UTF-8 can hold it: an answer that names a bad character must not hold it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class UnknownPath:
+    """The ASGI application behind all paths and methods that the API does not have."""
+
+    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        routes = [route for route in scope["app"].router.routes if not _takes_everything(route)]
+        methods = sorted(
+            method
+            for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+            if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+        )
+        path = scope["path"]
+        if not methods:
+            raise errors.NotFoundError(
+                f"the API has no path {path}", field="path", value=path, fix="see /api/v1/docs"
+            )
+        allow = {"Allow": ", ".join(methods)}
+        raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {allow['Allow']}", allow)
+
+
+def _takes_everything(route: BaseRoute) -> bool:
+    return isinstance(route, Mount) or (isinstance(route, Route) and isinstance(route.app, UnknownPath))

@@ -11,27 +11,33 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from app.api.auth import needs
+from app.api.requests import MAX_INTEGER, CheckedRoute
 from app.api.schemas import Event
 from app.services import events
 from app.services.tokens import Scope
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/events", tags=["events"])
+router = APIRouter(prefix="/events", tags=["events"], route_class=CheckedRoute)
 
 RECHECK_S = 1.0
 KEEP_ALIVE_S = 15.0
 
 
-@router.get("", dependencies=[Depends(needs(Scope.VIEWER))])
+@router.get(
+    "",
+    dependencies=[Depends(needs(Scope.VIEWER))],
+    response_class=StreamingResponse,
+    responses={200: {"description": "the events", "content": {"text/event-stream": {}}}},
+)
 async def listen(
     request: Request,
     study: Annotated[str | None, Query(max_length=100)] = None,
-    after: Annotated[int, Query(ge=0)] = 0,
-    last_event_id: Annotated[str | None, Header()] = None,
+    after: Annotated[int, Query(ge=0, lt=MAX_INTEGER)] = 0,
+    last_event_id: Annotated[int | None, Header(ge=0, lt=MAX_INTEGER)] = None,
 ) -> StreamingResponse:
     """Events behind ``after`` or ``Last-Event-ID``, then each new one as it happens."""
-    start = int(last_event_id) if last_event_id and last_event_id.isdigit() else after
+    start = after if last_event_id is None else last_event_id
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_stream(request, study, start), media_type="text/event-stream", headers=headers)
 

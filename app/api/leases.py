@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from fastapi import APIRouter, Depends, Query, Request, Response, status
+from fastapi import APIRouter, Depends, Request, Response, status
 from fastapi.concurrency import run_in_threadpool
 
 from app.api.auth import Plane, needs
+from app.api.paging import Cursor, Limit, decode_newest_first, encode
+from app.api.requests import CheckedRoute
 from app.api.schemas import Lease, Page
 from app.errors import StaleLeaseError
 from app.services import leases
@@ -18,7 +20,7 @@ from tuner.protocol import Assignment, ClaimRequest, Heartbeat, HeartbeatAnswer,
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/leases", tags=["leases"])
+router = APIRouter(prefix="/leases", tags=["leases"], route_class=CheckedRoute)
 logger = logging.getLogger(__name__)
 
 AsWorker = Depends(needs(Scope.WORKER))
@@ -90,7 +92,11 @@ def release(plane: Plane, lease_id: str, body: Release) -> None:
 
 @router.get("", dependencies=[Depends(needs(Scope.VIEWER))])
 def list_leases(
-    plane: Plane, study: str | None = None, live: bool = False, limit: int = Query(default=100, ge=1, le=1000)
+    plane: Plane, study: str | None = None, live: bool = False, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[Lease]:
     """Leases, newest first; ``live`` leaves out those that have ended."""
-    return Page(items=[Lease.of(row) for row in leases.page(plane, study=study, live=live, limit=limit)])
+    before = decode_newest_first(cursor)
+    rows = leases.page(plane, study=study, live=live, before=before, limit=limit + 1)
+    more = rows[limit - 1] if len(rows) > limit else None
+    items = [Lease.of(row) for row in rows[:limit]]
+    return Page(items=items, next=encode(more.created_at, more.id) if more else None)

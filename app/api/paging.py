@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
+from app.api.requests import unkeepable
 from tuner.errors import FieldError
 
-__all__ = ["Cursor", "Limit", "decode", "encode"]
+__all__ = ["Cursor", "Limit", "decode", "decode_newest_first", "encode"]
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=500)]
@@ -32,9 +33,29 @@ def decode(cursor: str, *kinds: type | tuple[type, ...]) -> list[Any]:
         position = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError):
         position = None
-    fits = isinstance(position, list) and len(position) == len(kinds)
-    if not fits or not all(isinstance(part, kind) for part, kind in zip(position, kinds, strict=True)):
+    if not _fits(position, kinds):
         raise FieldError(
             "cursor", cursor, problem="is no cursor of this list", fix="take the `next` of an earlier answer"
         )
     return list(position)
+
+
+def decode_newest_first(cursor: str | None) -> tuple[float, str] | None:
+    """The position (created_at, id) in a list whose newest part comes first; ``None`` at its start.
+
+    Raises:
+        FieldError: the cursor is none of such a list.
+    """
+    if not cursor:
+        return None
+    at, row_id = decode(cursor, (int, float), str)
+    return float(at), row_id
+
+
+def _fits(position: object, kinds: tuple[type | tuple[type, ...], ...]) -> bool:
+    if not isinstance(position, list) or len(position) != len(kinds):
+        return False
+    return all(
+        isinstance(part, kind) and not isinstance(part, bool) and unkeepable(part) is None
+        for part, kind in zip(position, kinds, strict=True)
+    )

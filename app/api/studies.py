@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Header, Path, status
 
 from app.api.auth import Plane, needs
-from app.api.paging import Cursor, Limit, decode, encode
+from app.api.paging import Cursor, Limit, decode, decode_newest_first, encode
+from app.api.requests import CheckedRoute
 from app.api.schemas import NewStudy, Page, SpaceSummary, Study, Trial
 from app.db.studies import StudyRow
 from app.lifecycle.study import StudyState
@@ -22,13 +23,15 @@ from tuner.spec import parse_study
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/studies", tags=["studies"])
+router = APIRouter(prefix="/studies", tags=["studies"], route_class=CheckedRoute)
 
 Viewer = Depends(needs(Scope.VIEWER))
 Operator = Depends(needs(Scope.OPERATOR))
 Name = Annotated[str, Path(max_length=100)]
 
 MAX_LISTED = 20_000
+MAX_NUMBER = 2**31 - 1
+"""Greatest trial number that the database's column holds."""
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, dependencies=[Operator])
@@ -60,11 +63,7 @@ def list_studies(
     plane: Plane, state: StudyState | None = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Study]:
     """Studies, newest first."""
-    before: tuple[float, str] | None = None
-    if cursor:
-        at, study_id = decode(cursor, (int, float), str)
-        before = (float(at), study_id)
-    rows = studies.page(plane, state=state, before=before, limit=limit + 1)
+    rows = studies.page(plane, state=state, before=decode_newest_first(cursor), limit=limit + 1)
     more = rows[limit - 1] if len(rows) > limit else None
     items = [shown(plane, row) for row in itertools.islice(rows, limit)]
     return Page(items=items, next=encode(more.created_at, more.id) if more else None)
@@ -109,14 +108,14 @@ def recommendation(plane: Plane, name: Name) -> Recommendation:
 @router.get("/{name}/trials", dependencies=[Viewer])
 def list_trials(plane: Plane, name: Name, limit: Limit = 100, cursor: Cursor = None) -> Page[Trial]:
     """Its trials by number."""
-    after = decode(cursor, int)[0] if cursor else -1
+    after = min(decode(cursor, int)[0], MAX_NUMBER) if cursor else -1
     views = trials.page(plane, name, after=after, limit=limit + 1)
     items = [Trial.of(view) for view in itertools.islice(views, limit)]
     return Page(items=items, next=encode(items[-1].number) if len(views) > limit else None)
 
 
 @router.get("/{name}/trials/{number}", dependencies=[Viewer])
-def show_trial(plane: Plane, name: Name, number: Annotated[int, Path(ge=0, le=2**31 - 1)]) -> Trial:
+def show_trial(plane: Plane, name: Name, number: Annotated[int, Path(ge=0, le=MAX_NUMBER)]) -> Trial:
     """One trial."""
     return Trial.of(trials.get(plane, name, number))
 

@@ -6,13 +6,16 @@ from fastapi import APIRouter, Depends, status
 
 from app.api.auth import Plane, needs
 from app.api.paging import Cursor, Limit, decode, encode
+from app.api.requests import CheckedRoute
 from app.api.schemas import NewTokenRequest, Page, Token, TokenWithSecret
 from app.services import tokens
 from app.services.tokens import Scope
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/tokens", tags=["tokens"], dependencies=[Depends(needs(Scope.ADMIN))])
+router = APIRouter(
+    prefix="/tokens", tags=["tokens"], dependencies=[Depends(needs(Scope.ADMIN))], route_class=CheckedRoute
+)
 
 
 @router.post("", status_code=status.HTTP_201_CREATED)

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends
 
 from app.api.auth import Plane, needs
 from app.api.paging import Cursor, Limit, decode, encode
+from app.api.requests import CheckedRoute
 from app.api.schemas import Page, Worker
 from app.services import workers
 from app.services.tokens import Scope
@@ -13,7 +14,7 @@ from tuner.protocol import WorkerDescription
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/workers", tags=["workers"])
+router = APIRouter(prefix="/workers", tags=["workers"], route_class=CheckedRoute)
 
 
 @router.post("", dependencies=[Depends(needs(Scope.WORKER))])

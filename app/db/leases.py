@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, and_, func, insert, or_, select, update
 
 from app.db import events
 from app.db.clock import db_now
@@ -250,9 +250,20 @@ def latest_by_trial(connection: Connection, study_id: str) -> dict[int, LeaseRow
     }
 
 
-def page(connection: Connection, *, study_id: str | None, live: bool, limit: int) -> list[LeaseRow]:
-    """Leases, newest first; ``live`` leaves out those that have ended."""
+def page(
+    connection: Connection,
+    *,
+    study_id: str | None,
+    live: bool,
+    before: tuple[float, str] | None = None,
+    limit: int,
+) -> list[LeaseRow]:
+    """Leases, newest first, from behind ``before`` (created_at, id); ``live`` leaves out the ended ones."""
     query = select(leases).order_by(leases.c.created_at.desc(), leases.c.id.desc()).limit(limit)
+    if before is not None:
+        at, lease_id = before
+        older = or_(leases.c.created_at < at, and_(leases.c.created_at == at, leases.c.id < lease_id))
+        query = query.where(older)
     if study_id is not None:
         query = query.where(leases.c.study_id == study_id)
     if live:

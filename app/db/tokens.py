@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from app.db import events
 from app.db.clock import db_now
 from app.db.tables import tokens
+from app.errors import ConflictError
 
 __all__ = ["TokenRow", "add", "any_made", "any_usable", "by_hash", "by_name", "page", "revoke"]
 
@@ -43,13 +45,19 @@ def _row(values: Any) -> TokenRow:
 
 
 def add(connection: Connection, name: str, scope: str, token_hash: str, ttl_s: float | None) -> None:
-    """Insert a token."""
+    """Insert a token.
+
+    Raises:
+        ConflictError: one has that name.
+    """
     expires = None if ttl_s is None else db_now() + ttl_s
-    connection.execute(
-        insert(tokens).values(
-            name=name, scope=scope, hash=token_hash, created_at=db_now(), expires_at=expires
-        )
-    )
+    values = {"name": name, "scope": scope, "hash": token_hash, "expires_at": expires}
+    try:
+        connection.execute(insert(tokens).values(**values, created_at=db_now()))
+    except IntegrityError as error:
+        raise ConflictError(
+            f"a token named {name} exists", field="name", value=name, fix="choose another name"
+        ) from error
     events.record(connection, "token.created", token=name, scope=scope)
 
 

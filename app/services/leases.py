@@ -337,11 +337,17 @@ def _after_loss(plane: ControlPlane, study: StudyRow) -> None:
 
 
 def page(
-    plane: ControlPlane, *, study: str | None = None, live: bool = False, limit: int = 100
+    plane: ControlPlane,
+    *,
+    study: str | None = None,
+    live: bool = False,
+    before: tuple[float, str] | None = None,
+    limit: int = 100,
 ) -> list[LeaseRow]:
-    """Leases, newest first; ``live`` leaves out those that have ended."""
+    """Leases, newest first, from behind ``before`` (created_at, id); ``live`` leaves out the ended ones."""
     with plane.database.read() as connection:
         row = studies.by_name(connection, study) if study else None
         if study and row is None:
             return []
-        return leases.page(connection, study_id=row.id if row else None, live=live, limit=limit)
+        study_id = row.id if row else None
+        return leases.page(connection, study_id=study_id, live=live, before=before, limit=limit)

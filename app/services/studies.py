@@ -51,8 +51,9 @@ def create(
     """
     space = build_space(spec)
     with plane.database.read() as connection:
-        made = studies.by_idempotency_key(connection, idempotency_key) if idempotency_key else None
         taken = studies.by_name(connection, spec.name)
+    # after the name: the same request, sent at the same time, makes both at once
+    made = _made_with(plane, idempotency_key)
     if made is not None:
         return _same_request(made, spec)
     if taken is not None:
@@ -61,13 +62,26 @@ def create(
         )
     create_study(plane.storage, spec, space)
     study_id = uuid.uuid4().hex
-    with plane.database.write() as connection:
-        studies.add(connection, study_id, spec, idempotency_key)
-        if start:
-            studies.move(connection, studies.by_id(connection, study_id), StudyState.RUNNING)
-        study = studies.by_id(connection, study_id)
+    try:
+        with plane.database.write() as connection:
+            studies.add(connection, study_id, spec, idempotency_key)
+            if start:
+                studies.move(connection, studies.by_id(connection, study_id), StudyState.RUNNING)
+            study = studies.by_id(connection, study_id)
+    except ConflictError:
+        made = _made_with(plane, idempotency_key)  # by the same request, sent twice at once
+        if made is None:
+            raise
+        return _same_request(made, spec)
     plane.wakeups.notify()
     return study
+
+
+def _made_with(plane: ControlPlane, idempotency_key: str | None) -> StudyRow | None:
+    if not idempotency_key:
+        return None
+    with plane.database.read() as connection:
+        return studies.by_idempotency_key(connection, idempotency_key)
 
 
 def _same_request(made: StudyRow, spec: StudySpec) -> StudyRow:

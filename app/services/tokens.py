@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from app.db import leases, tokens
 from app.db.tokens import TokenRow
-from app.errors import ConflictError, ForbiddenError, NotFoundError, UnauthorizedError
+from app.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from app.services.plane import ControlPlane
 from tuner.errors import FieldError
 
@@ -29,6 +29,7 @@ __all__ = [
 
 PREFIX = "ns_"
 """Begins every token, so that secret scanners find a leaked one."""
+MAX_TTL_S = 100 * 365.25 * 24 * 3600
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 
 
@@ -67,7 +68,7 @@ def create(plane: ControlPlane, name: str, scope: str, *, ttl_s: float | None = 
         ttl_s: lifetime in seconds; ``None`` never expires.
 
     Raises:
-        FieldError: the name or scope is none, or the lifetime is not above zero.
+        FieldError: the name or scope is none, or the lifetime is not above zero or too long.
         ConflictError: a token of that name exists.
     """
     if not _NAME.match(name):
@@ -76,16 +77,11 @@ def create(plane: ControlPlane, name: str, scope: str, *, ttl_s: float | None = 
         )
     if scope not in set(Scope):
         raise FieldError("scope", scope, problem="is no scope", fix=f"use one of {', '.join(Scope)}")
-    if ttl_s is not None and not 0 < ttl_s < float("inf"):
-        raise FieldError(
-            "ttl_s", ttl_s, problem="is no lifetime", fix="give seconds above 0, or leave it out"
-        )
+    if ttl_s is not None and not 0 < ttl_s <= MAX_TTL_S:
+        fix = "give seconds above 0, at most a hundred years, or leave it out"
+        raise FieldError("ttl_s", ttl_s, problem="is no lifetime", fix=fix)
     token = PREFIX + secrets.token_urlsafe(32)
     with plane.database.write() as connection:
-        if tokens.by_name(connection, name) is not None:
-            raise ConflictError(
-                f"a token named {name} exists", field="name", value=name, fix="choose another name"
-            )
         tokens.add(connection, name, scope, leases.hash_token(token), ttl_s)
         row = tokens.by_name(connection, name)
     if row is None:

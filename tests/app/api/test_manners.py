@@ -13,7 +13,8 @@ from pydantic import SecretStr
 from sqlalchemy import create_engine, update
 
 from app.db.tables import tokens as token_table
-from app.main import ServerThread, build, is_loopback, listen, serve
+from app.main import ServerThread, build, listen, serve
+from app.neighbours import is_loopback
 from app.services import tokens
 from app.services.plane import ControlPlane
 from app.settings import Settings
@@ -166,7 +167,7 @@ class TestDashboard:
     def test_client_without_accept_encoding_gets_its_files(self, lite: httpx.Client) -> None:
         address = (lite.base_url.host, lite.base_url.port or 0)
         with socket.create_connection(address, timeout=10) as raw:
-            raw.sendall(b"GET /static/bundle.js HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            raw.sendall(b"GET /static/bundle.js HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
             assert raw.recv(64).startswith(b"HTTP/1.1 200")
 
 
