@@ -22,6 +22,8 @@ __all__ = ["Fleet", "FleetError", "FleetPlan", "gpu_groups"]
 
 MAX_RESTARTS = 5
 """A worker that died so often dies of something that a restart does not mend."""
+BAD_SETTING = 2
+"""Exit code of a worker that was told something wrong: starting it again would change nothing."""
 DRAIN_S = 90.0
 """A draining worker stops its engine and gives its lease back; vLLM takes up to half a minute to end."""
 
@@ -56,6 +58,13 @@ def gpu_groups(spec: StudySpec, present: Sequence[str]) -> list[tuple[str, ...]]
             fix="lower it, or write 0 for the CPU build of vLLM",
         )
     return [tuple(present[start : start + size]) for start in range(0, len(present) - size + 1, size)]
+
+
+def last_error(log: Path) -> str:
+    """The line by which a worker said last why it cannot start."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return errors[-1] if errors else f"see {log}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +142,8 @@ class Fleet:
             code = member.process.poll()
             if code is None:
                 continue
+            if code == BAD_SETTING:
+                raise FleetError(f"worker {member.name} cannot start: {last_error(member.log)}")
             if member.restarts >= MAX_RESTARTS:
                 raise FleetError(
                     f"worker {member.name} ended {member.restarts + 1} times (exit {code}); see {member.log}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,10 +125,12 @@ def work(client: ControlPlaneClient, spec: StudySpec, plan: FleetPlan) -> None:
         typer.Exit: 130 when it was interrupted, 1 when no worker can go on.
     """
     try:
-        with Fleet(plan) as fleet, live_view() as view:
+        with sigterm_interrupts(), Fleet(plan) as fleet, live_view() as view:
             try:
                 watch(client, spec.name, fleet, view)
-            except (KeyboardInterrupt, FleetError):
+            except (KeyboardInterrupt, FleetError) as error:
+                if isinstance(error, KeyboardInterrupt):
+                    note("Letting the workers stop their engines; once more kills them.")
                 pause(client, spec.name)
                 raise
     except KeyboardInterrupt as error:
@@ -134,6 +139,16 @@ def work(client: ControlPlaneClient, spec: StudySpec, plan: FleetPlan) -> None:
     except FleetError as error:
         complain(str(error))
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM, which supervisors send, do what Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def watch(client: ControlPlaneClient, name: str, fleet: Fleet, view: View) -> None:

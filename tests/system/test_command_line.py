@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import psutil
+import pytest
 import yaml
 
 from tests.system.conftest import World, document, engines_of, eventually, free_port, study_of, trial_in
@@ -86,12 +87,13 @@ class TestLocalRun:
         assert "trial 0:" not in second.stdout
         assert len(document(world.run("study", "trials", "walk", "--json").stdout)) == 2
 
-    def test_ctrl_c_drains_and_the_same_command_goes_on(self, world: World) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_interrupt_drains_and_the_same_command_goes_on(self, world: World, number: int) -> None:
         file, port = world.write(study_of(world.model)), free_port()
         running = world.start("study", "run", file, "--port", str(port))
         with world.client(port) as client:
             eventually(lambda: trial_in(client, "walk", 0, "measuring"))
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         assert running.wait(timeout=60) == 130, world.logs()
         assert engines_of(world.model) == []
         shown = document(world.run("study", "show", "walk", "--json").stdout)
@@ -130,6 +132,25 @@ class TestLocalRun:
         assert "No module named 'vllm._C'" in done.stderr
         assert "Traceback" not in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+    def test_a_study_of_which_every_trial_fails_says_why(self, world: World) -> None:
+        world.environment["STAND_IN"] = json.dumps({"refuse": 500})
+        knobs = {"preset": "none", "knobs": {"max_num_seqs": [4, 8, 16, 32, 64]}}
+        study = study_of(world.model, space=knobs, budget={"trials": 6, "attempts": 1})
+        done = world.run("study", "run", world.write(study), within_s=120.0)
+        assert done.returncode == 1
+        assert "study walk has failed: " in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+    def test_two_runs_at_once_do_not_share_a_worker(self, world: World) -> None:
+        port, study = free_port(), study_of(world.model)
+        study["workload"]["measure_s"] = 20.0
+        world.start("study", "run", world.write(study), "--port", str(port))
+        with world.client(port) as client:
+            eventually(lambda: trial_in(client, "walk", 0, "measuring"))
+        done = world.run("study", "run", world.write(study_of(world.model, name="second")))
+        assert done.returncode == 1
+        assert "a worker of this name runs on this machine already" in done.stderr
 
     def test_tune_prints_its_study_file_and_goes_on_from_it(self, world: World) -> None:
         done = world.run(
