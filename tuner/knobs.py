@@ -244,7 +244,7 @@ _ENV_REFUSED = re.compile(
     | _(PATH|ROOT|DIR|FOLDER|FILE|URL|HOST|HOST_IP|PORT|SERVER)$ | ^VLLM_USE_MODELSCOPE$""",
     re.VERBOSE,
 )
-_SIZE = re.compile(r"^(auto|-1|\d+(\.\d+)?[kKmMgGtT]?)$")
+_SIZE = re.compile(r"^(auto|-1|\d+[kKmMgGtT]?|\d+\.\d+[kmgt])$")
 
 
 _KINDS: dict[str, KnobKind] = {"int": "int", "float": "float", "bool": "bool"}
