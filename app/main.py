@@ -115,13 +115,17 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._stopping: threading.Event = app.state.stopping
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal: end the long polls, then the server."""
-        self._stopping.set()
-        super().handle_exit(sig, frame)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
+        """A signal: end the long polls, then the server; at once if asked a second time.
+
+        uvicorn's own raises the signal again at the end, which would kill this process before it has closed
+        the database.
+        """
+        self.force_exit = self.should_exit
+        self.stop()
 
     def stop(self) -> None:
-        """The same without a signal."""
+        """End the long polls, then the server."""
         self._stopping.set()
         self.should_exit = True
 

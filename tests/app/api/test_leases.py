@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
+from app.services import leases
+from app.services.plane import ControlPlane
 from tests.app.api.test_studies import create
 from tests.contracts.conftest import measured
+from tuner.protocol import Assignment, ClaimRequest
 
 WORKER = {"name": "host-cpu", "pid": 1}
 
@@ -29,6 +33,14 @@ def report(http: httpx.Client, assignment: dict[str, Any], value: float = 100.0)
 def beat(http: httpx.Client, assignment: dict[str, Any], token: str | None = None) -> httpx.Response:
     body = {"token": token or assignment["token"], "phase": "measuring", "elapsed_s": 1.0}
     return http.post(f"/leases/{assignment['lease_id']}/heartbeat", json=body)
+
+
+def wait_until_seen(http: httpx.Client) -> None:
+    """Until a claim has reached the services; it cannot miss what happens from then on."""
+    pause, deadline = threading.Event(), time.monotonic() + 30
+    while not http.get("/workers").json()["items"]:
+        assert time.monotonic() < deadline
+        pause.wait(0.02)
 
 
 def test_from_claim_to_recommendation(http: httpx.Client) -> None:
@@ -70,18 +82,14 @@ def test_released_trial_is_claimed_again(http: httpx.Client) -> None:
     assert claim(http).json()["trial_number"] == 0
 
 
-def test_waiting_claim_wakes_when_a_study_starts(http: httpx.Client) -> None:
-    asked = threading.Event()
-
-    def wait_for_work() -> httpx.Response:
-        asked.set()
-        return claim(http, wait_s=20.0)
-
+def test_waiting_claim_wakes_when_a_study_starts(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.api.leases.RECHECK_S", 60.0)  # so that it does not find the study by itself
+    create(http)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(wait_for_work)
-        assert asked.wait(5)
-        create(http, start=True)
-        assert waiting.result(timeout=15).json()["trial_number"] == 0
+        waiting = pool.submit(claim, http, wait_s=60.0)
+        wait_until_seen(http)
+        http.post("/studies/study/start")
+        assert waiting.result(timeout=25).json()["trial_number"] == 0
 
 
 def test_claim_that_waits_in_vain_ends(lite: httpx.Client) -> None:
@@ -95,6 +103,45 @@ def test_client_that_hangs_up_keeps_no_lease(http: httpx.Client) -> None:
     assert claim(http, wait_s=10.0, name="another").json()["trial_number"] == 0
     live = http.get("/leases", params={"live": True}).json()["items"]
     assert [lease["worker"] for lease in live] == ["another"]
+
+
+def test_client_that_hangs_up_before_the_grant_reaches_it_keeps_no_lease(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted, go_on = threading.Event(), threading.Event()
+    real_claim = leases.claim
+
+    def claim_slowly(plane: ControlPlane, request: ClaimRequest) -> Assignment | None:
+        assignment = real_claim(plane, request)
+        granted.set()
+        assert go_on.wait(30)
+        return assignment
+
+    create(http, start=True)
+    monkeypatch.setattr("app.services.leases.claim", claim_slowly)
+    with httpx.Client(base_url=http.base_url, timeout=0.1) as impatient, pytest.raises(httpx.ReadTimeout):
+        claim(impatient)
+    assert granted.wait(30)
+    http.get("/healthz")  # an answer after the hang-up: the server has noticed that, too
+    go_on.set()
+    monkeypatch.undo()
+    assert claim(http, wait_s=20.0, name="another").json()["trial_number"] == 0
+    items = http.get("/leases").json()["items"]
+    assert [(lease["worker"], lease["state"]) for lease in items] == [
+        ("another", "held"),
+        ("host-cpu", "released"),
+    ]
+
+
+def test_leases_in_pages(http: httpx.Client) -> None:
+    create(http, start=True, trials=5)
+    made = [claim(http).json()["lease_id"] for _ in range(5)]
+    seen, cursor = [], None
+    for _ in range(3):
+        page = http.get("/leases", params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()
+        seen += [lease["id"] for lease in page["items"]]
+        cursor = page["next"]
+    assert (seen, cursor) == (made[::-1], None)
 
 
 def test_leases_show_no_token(lite: httpx.Client) -> None:

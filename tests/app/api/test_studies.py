@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -32,6 +33,18 @@ class TestCreate:
         answers = [http.post("/studies", json=body(), headers={"Idempotency-Key": "k"}) for _ in range(2)]
         assert answers[0].json() == answers[1].json()
         assert len(http.get("/studies").json()["items"]) == 1
+
+    def test_same_request_twice_at_once_makes_one_study(self, http: httpx.Client) -> None:
+        same = {"json": body(), "headers": {"Idempotency-Key": "k"}}
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda _: http.post("/studies", **same), range(4)))
+        assert [answer.status_code for answer in answers] == [201] * 4
+        assert len({answer.text for answer in answers}) == 1
+
+    def test_two_of_one_name_at_once(self, http: httpx.Client) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda _: create(http), range(4)))
+        assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
 
     def test_same_key_for_another_study_is_a_conflict(self, lite: httpx.Client) -> None:
         lite.post("/studies", json=body(), headers={"Idempotency-Key": "k"})
