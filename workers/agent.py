@@ -359,7 +359,7 @@ async def run(settings: WorkerSettings) -> None:
     gpus = owned_gpus(settings.gpus)
     home = WorkerHome(settings.home, settings.name_for(tuple(gpu.index for gpu in gpus)))
     raise_file_limit()
-    with home.locked():
+    with home.locked(wait_s=settings.name_wait_s):
         async with ControlPlaneClient(settings.server, settings.bearer()) as client:
             agent = Agent(settings, client, home, gpus)
             with drain_requests(agent.drain, exit_with_parent=settings.exit_with_parent):

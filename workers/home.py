@@ -7,14 +7,27 @@ import fcntl
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from tuner.errors import FieldError
 from workers.process import Session
 
 __all__ = ["WorkerHome"]
+
+
+LOCK_RECHECK_S = 0.2
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class WorkerHome:
@@ -31,10 +44,13 @@ class WorkerHome:
         self.mark = str(self._folder)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, *, wait_s: float = 0.0) -> Iterator[None]:
         """Hold the worker's name for the time of the block; the kernel lets go of it however we end.
 
         Two workers of one name would sweep each other's engine.
+
+        Args:
+            wait_s: how long to wait for a predecessor that drains.
 
         Raises:
             FieldError: another worker holds it, or the folder cannot be written.
@@ -47,12 +63,13 @@ class WorkerHome:
             problem = f"cannot be written: {error.strerror}"
             raise FieldError("NIGHTSHIFT_HOME", str(self._folder), problem=problem, fix=fix) from error
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                fix = "stop it, or give this one another name"
-                problem = "a worker of this name runs on this machine already"
-                raise FieldError("NIGHTSHIFT_WORKER_NAME", self._name, problem=problem, fix=fix) from error
+            deadline = time.monotonic() + wait_s
+            while not _try_lock(file):
+                if time.monotonic() >= deadline:
+                    fix = "stop it, or give this one another name"
+                    problem = "a worker of this name runs on this machine already"
+                    raise FieldError("NIGHTSHIFT_WORKER_NAME", self._name, problem=problem, fix=fix)
+                time.sleep(LOCK_RECHECK_S)
             yield
 
     def remember(self, session: Session) -> None:

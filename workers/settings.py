@@ -33,6 +33,7 @@ class WorkerSettings(BaseSettings):
         exit_with_parent: drain and exit when the process that started this one ends.
         claim_wait_s: how long one claim may wait at the server.
         progress_interval_s: longest time between two heartbeats while an attempt runs, for people who watch.
+        name_wait_s: how long a worker waits at its start for one of the same name that drains.
         stop_grace_s: time an engine gets to end by itself before it is killed.
         stall_s: time without any token after which an engine under load is given up.
         keep_attempts: number of attempt folders (engine logs) kept.
@@ -51,6 +52,7 @@ class WorkerSettings(BaseSettings):
     exit_with_parent: bool = False
     claim_wait_s: float = Field(default=20.0, ge=0.0, le=60.0)
     progress_interval_s: float = Field(default=2.0, gt=0.0)
+    name_wait_s: float = Field(default=15.0, ge=0.0)
     stop_grace_s: float = Field(default=10.0, ge=0.0)
     stall_s: float = Field(default=120.0, gt=0.0)
     keep_attempts: int = Field(default=50, ge=1)

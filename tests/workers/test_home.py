@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,23 @@ def test_a_name_is_held_by_one_worker_at_a_time(tmp_path: Path) -> None:
             pass
     with WorkerHome(tmp_path, "w").locked():
         pass
+
+
+def test_a_worker_waits_for_its_predecessor_to_drain(tmp_path: Path) -> None:
+    held, waiting = threading.Event(), threading.Event()
+
+    def predecessor() -> None:
+        with WorkerHome(tmp_path, "w").locked():
+            held.set()
+            assert waiting.wait(10)
+
+    drains = threading.Thread(target=predecessor)
+    drains.start()
+    assert held.wait(10)
+    threading.Timer(0.3, waiting.set).start()
+    with WorkerHome(tmp_path, "w").locked(wait_s=10.0):
+        assert waiting.is_set()
+    drains.join()
 
 
 def test_the_engines_session_is_remembered_until_it_is_gone(tmp_path: Path) -> None:
