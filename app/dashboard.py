@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 import threading
+import warnings
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -62,6 +63,8 @@ class GuardedDashboard:
         with self._loading:
             if self._loaded is None:
                 wsgi: Any = importlib.import_module("optuna_dashboard").wsgi(self._plane.storage)
+                # Its plots of importance warn of studies with few trials, on a console that nobody watches.
+                warnings.filterwarnings("ignore", module=r"optuna\.importance\.")
                 # Its own types of ASGI messages are narrower than Starlette's.
                 self._loaded = cast(ASGIApp, WSGIMiddleware(wsgi))
             return self._loaded
