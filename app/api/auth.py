@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from app.errors import UnauthorizedError
 from app.neighbours import refuse_strangers
 from app.services import tokens
 from app.services.plane import ControlPlane
@@ -37,6 +38,23 @@ def needs(scope: Scope) -> Callable[..., None]:
         if request.app.state.open_without_tokens and not tokens.any_made(plane):
             refuse_strangers(request.headers)
             return
-        tokens.authorize(plane, tokens.presented(request.headers.get("authorization")), scope)
+        authorization = request.headers.get("authorization")
+        if request.method != "GET":
+            _refuse_password(authorization)
+        tokens.authorize(plane, tokens.presented(authorization), scope)
 
     return check
+
+
+def _refuse_password(authorization: str | None) -> None:
+    """A browser repeats the password that it was given for the dashboard whichever page asks it to.
+
+    So a page of another site could change something here; it cannot make a browser send a bearer token.
+    """
+    if (authorization or "").lower().startswith("basic"):
+        raise UnauthorizedError(
+            "a token sent as a password may look, but change nothing",
+            field="Authorization",
+            value="(hidden)",
+            fix="send it as `Authorization: Bearer …`",
+        )

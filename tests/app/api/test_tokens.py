@@ -111,6 +111,23 @@ class TestTokens:
         token = holders["viewer"]["Authorization"].removeprefix("Bearer ")
         assert lite.get("/studies", auth=("anyone", token)).status_code == 200
 
+    @pytest.mark.parametrize(
+        ("method", "path", "json"),
+        [
+            ("POST", "/studies/study/cancel", None),
+            ("POST", "/leases/claim", CLAIM),
+            ("DELETE", "/tokens/viewer", None),
+        ],
+    )
+    def test_as_a_password_change_nothing_for_a_browser_sends_it_for_any_page(
+        self, lite: httpx.Client, holders: dict[str, dict[str, str]], method: str, path: str, json: Any
+    ) -> None:
+        token = holders["admin"]["Authorization"].removeprefix("Bearer ")
+        answer = lite.request(method, path, json=json, auth=("anyone", token))
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert "Authorization: Bearer" in answer.json()["fix"]
+        assert token not in answer.text
+
     def test_are_shown_once(self, lite: httpx.Client, holders: Holders) -> None:
         new = {"name": "w", "scope": "worker", "ttl_s": 60}
         made = lite.post("/tokens", json=new, headers=holders["admin"]).json()
