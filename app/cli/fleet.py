@@ -17,6 +17,7 @@ from typing import Self
 
 from tuner.errors import FieldError
 from tuner.spec import StudySpec
+from workers.home import WorkerHome
 
 __all__ = ["Fleet", "FleetError", "FleetPlan", "gpu_groups"]
 
@@ -24,6 +25,8 @@ MAX_RESTARTS = 5
 """A worker that died so often dies of something that a restart does not mend."""
 BAD_SETTING = 2
 """Exit code of a worker that was told something wrong: starting it again would change nothing."""
+PREDECESSOR_S = 15.0
+"""A worker whose command was killed drains at once; its engine gets some seconds to end."""
 DRAIN_S = 90.0
 """A draining worker stops its engine and gives its lease back; vLLM takes up to half a minute to end."""
 
@@ -109,13 +112,22 @@ class Fleet:
         self._members: list[Member] = []
 
     def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.drain()
+            raise
+        return self
+
+    def _start(self) -> None:
         host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "host"
         for gpus in self._plan.groups:
             name = f"{host}-gpu{'-'.join(gpus)}" if gpus else f"{host}-cpu"
             log = self._plan.home / "logs" / f"worker-{name}.log"
             log.parent.mkdir(parents=True, exist_ok=True)
+            with WorkerHome(self._plan.home, name).locked(wait_s=PREDECESSOR_S):
+                pass  # another run's worker would only end again: better said before one is started
             self._members.append(Member(name, gpus, log, self._launch(name, gpus, log)))
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from app.cli.plane import local_plane
 from app.cli.progress import FINAL_STUDY_STATES, Snapshot, View, live_view
 from app.cli.recommendation import Answer, print_recommendation, write_files
 from app.cli.study_file import check_model_folder, key_for
-from app.client import ControlPlaneClient, ProblemError, Study
+from app.client import ClientError, ControlPlaneClient, ProblemError, Study
 from app.settings import Settings
 from tuner.errors import FieldError
 from tuner.recommend import Recommendation
@@ -125,20 +125,41 @@ def work(client: ControlPlaneClient, spec: StudySpec, plan: FleetPlan) -> None:
         typer.Exit: 130 when it was interrupted, 1 when no worker can go on.
     """
     try:
-        with sigterm_interrupts(), Fleet(plan) as fleet, live_view() as view:
-            try:
-                watch(client, spec.name, fleet, view)
-            except (KeyboardInterrupt, FleetError) as error:
-                if isinstance(error, KeyboardInterrupt):
-                    note("Letting the workers stop their engines; once more kills them.")
-                pause(client, spec.name)
-                raise
+        with (
+            sigterm_interrupts(),
+            paused_unless_ended(client, spec.name),
+            Fleet(plan) as fleet,
+            live_view() as view,
+            drain_noted(),
+        ):
+            watch(client, spec.name, fleet, view)
     except KeyboardInterrupt as error:
         complain(f"interrupted; study {spec.name} is paused, and the same command goes on with it")
         raise typer.Exit(INTERRUPTED) from error
     except FleetError as error:
         complain(str(error))
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def paused_unless_ended(client: ControlPlaneClient, name: str) -> Iterator[None]:
+    """Pause the study when the block stops early, so that its state says that nothing runs it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(ClientError):
+            client.move_study(name, "pause")  # refused for one that has ended, rightly
+        raise
+
+
+@contextmanager
+def drain_noted() -> Iterator[None]:
+    """Say that an interrupt was heard: the draining that follows takes some seconds."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("Letting the workers stop their engines; once more kills them.")
+        raise
 
 
 @contextmanager
@@ -182,15 +203,6 @@ def refuse_set_aside(client: ControlPlaneClient, fleet: Fleet) -> None:
     aside = [worker for worker in ours if worker.state == "quarantined"]
     if aside and len(aside) == len(fleet.names):
         raise FleetError(f"worker {aside[0].name} was set aside: {aside[0].reason}")
-
-
-def pause(client: ControlPlaneClient, name: str) -> None:
-    """Let no worker claim more; a study that ended in the meantime stays as it is."""
-    try:
-        client.move_study(name, "pause")
-    except ProblemError as problem:
-        if problem.status != 409:
-            raise
 
 
 def conclude(client: ControlPlaneClient, name: str, run: LocalRun) -> None:

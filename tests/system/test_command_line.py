@@ -149,8 +149,9 @@ class TestLocalRun:
         with world.client(port) as client:
             eventually(lambda: trial_in(client, "walk", 0, "measuring"))
         done = world.run("study", "run", world.write(study_of(world.model, name="second")))
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert "a worker of this name runs on this machine already" in done.stderr
+        assert document(world.run("study", "show", "second", "--json").stdout)["state"] == "paused"
 
     def test_tune_prints_its_study_file_and_goes_on_from_it(self, world: World) -> None:
         done = world.run(
