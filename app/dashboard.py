@@ -20,7 +20,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.errors import ForbiddenError, UnauthorizedError
+from app.errors import AppError, ForbiddenError, UnauthorizedError
 from app.neighbours import refuse_strangers
 from app.services import tokens
 from app.services.plane import ControlPlane
@@ -71,33 +71,42 @@ class GuardedDashboard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Why this request is not for the dashboard; ``None`` when it is."""
-        reads = scope["method"] in READS
-        if not reads and not ALLOWED_WRITES.match(scope["path"]):
-            detail = "studies and trials are created and ended by Nightshift; use its API or its command line"
-            return _problem(HTTPStatus.FORBIDDEN, detail)
-        headers = Headers(scope=scope)
-        if self._open and not tokens.any_made(self._plane):
-            try:
-                refuse_strangers(headers)
-            except ForbiddenError as error:
-                return _problem(HTTPStatus.FORBIDDEN, str(error))
-            return None
-        needed = tokens.Scope.VIEWER if reads else tokens.Scope.OPERATOR
-        given = tokens.presented(headers.get("authorization"))
         try:
-            tokens.authorize(self._plane, given, needed)
+            self._check(scope["method"], scope["path"], Headers(scope=scope))
         except UnauthorizedError as error:
             # A browser asks its user: any name, and the token as the password.
             return _problem(
-                HTTPStatus.UNAUTHORIZED, str(error), {"WWW-Authenticate": 'Basic realm="Nightshift token"'}
+                HTTPStatus.UNAUTHORIZED, error, {"WWW-Authenticate": 'Basic realm="Nightshift token"'}
             )
         except ForbiddenError as error:
-            return _problem(HTTPStatus.FORBIDDEN, str(error))
+            return _problem(HTTPStatus.FORBIDDEN, error)
         return None
 
+    def _check(self, method: str, path: str, headers: Headers) -> None:
+        reads = method in READS
+        if not reads and not ALLOWED_WRITES.match(path):
+            raise ForbiddenError(
+                "studies and trials are created and ended by Nightshift",
+                field="path",
+                value=path,
+                fix="use /api/v1 or the command line",
+            )
+        if self._open and not tokens.any_made(self._plane):
+            refuse_strangers(headers)
+            return
+        needed = tokens.Scope.VIEWER if reads else tokens.Scope.OPERATOR
+        tokens.authorize(self._plane, tokens.presented(headers.get("authorization")), needed)
 
-def _problem(status: HTTPStatus, detail: str, headers: dict[str, str] | None = None) -> Response:
-    body = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": detail}
+
+def _problem(status: HTTPStatus, error: AppError, headers: dict[str, str] | None = None) -> Response:
+    told = {"field": error.field, "value": error.value, "fix": error.fix}
+    body = {
+        "type": f"urn:nightshift:{type(error).__name__.removesuffix('Error')}",
+        "title": status.phrase,
+        "status": status.value,
+        "detail": str(error),
+        **{name: value for name, value in told.items() if value not in (None, "")},
+    }
     return JSONResponse(body, status.value, headers=headers, media_type="application/problem+json")
 
 

@@ -50,6 +50,8 @@ def test_shows_our_studies(lite: httpx.Client, browser: httpx.Client) -> None:
 def test_may_not_change_what_our_record_holds(browser: httpx.Client, method: str, path: str) -> None:
     answer = browser.request(method, path)
     assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
+    assert (answer.json()["field"], answer.json()["value"]) == ("path", path)
+    assert "/api/v1" in answer.json()["fix"]
 
 
 def test_notes_may_be_written(lite: httpx.Client, browser: httpx.Client) -> None:
@@ -71,6 +73,7 @@ def test_asks_for_a_token_once_there_is_one(browser: httpx.Client, plane_of_lite
     worker = tokens.create(plane_of_lite, "worker", "worker").token
     refused = browser.get("/dashboard/")
     assert (refused.status_code, refused.headers["www-authenticate"][:5]) == (401, "Basic")
+    assert "nightshift token create" in refused.json()["fix"]
     assert browser.get("/dashboard/", auth=("anyone", worker)).status_code == 403
     assert browser.get("/dashboard/", auth=("anyone", viewer)).status_code == 200
     assert browser.put("/api/studies/1/note", auth=("anyone", viewer)).status_code == 403

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.app.api.test_leases import claim
 from tests.app.api.test_studies import create
@@ -58,3 +59,11 @@ def test_of_one_study_only(lite: httpx.Client) -> None:
     create(lite, "one")
     create(lite, "two")
     assert read(lite, 1, params={"study": "two"})[0]["study"] == "two"
+
+
+def test_quiet_stream_is_kept_alive(lite: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.api.events.KEEP_ALIVE_S", 0.0)
+    monkeypatch.setattr("app.api.events.RECHECK_S", 0.01)
+    with lite.stream("GET", "/events") as stream:
+        lines = stream.iter_lines()
+        assert [next(lines), next(lines)] == [": still here", ""]
