@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -73,6 +76,8 @@ def run_study(spec: StudySpec, run: LocalRun) -> None:
                 groups=groups,
             )
             work(client, spec, plan)
+        else:
+            note(f"Study {spec.name} has ended already; give another one another name.")
         conclude(client, spec.name, run)
 
 
@@ -223,4 +228,18 @@ def conclude(client: ControlPlaneClient, name: str, run: LocalRun) -> None:
     typer.echo("\nFiles:")
     for file in files:
         typer.echo(f"  {file}")
-    typer.echo(f"Dashboard: run `nightshift serve`, then open http://127.0.0.1:{DEFAULT_PORT}/dashboard/")
+    typer.echo(f"Dashboard: run `{serve_command(run)}`, then open http://127.0.0.1:{DEFAULT_PORT}/dashboard/")
+
+
+def serve_command(run: LocalRun) -> str:
+    """The command that serves the database of this run, as it can be typed here."""
+    called = Path(sys.argv[0])
+    on_path = shutil.which("nightshift")
+    by_path = called.name == "nightshift" and called.exists()
+    by_path = by_path and (on_path is None or not called.samefile(on_path))
+    home = (
+        ""
+        if run.settings.home == Settings().home
+        else f"NIGHTSHIFT_HOME={shlex.quote(str(run.settings.home))} "
+    )
+    return f"{home}{called if by_path else 'nightshift'} serve"

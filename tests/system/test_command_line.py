@@ -84,6 +84,7 @@ class TestLocalRun:
         second = world.run("study", "run", file)
         assert first.returncode == second.returncode == 0
         assert "Recommended" in second.stdout
+        assert "has ended already" in second.stderr
         assert "trial 0:" not in second.stdout
         assert len(document(world.run("study", "trials", "walk", "--json").stdout)) == 2
 
@@ -152,6 +153,17 @@ class TestLocalRun:
         assert done.returncode == 2
         assert "a worker of this name runs on this machine already" in done.stderr
         assert document(world.run("study", "show", "second", "--json").stdout)["state"] == "paused"
+
+    def test_quickstart_shows_the_whole_way(self, world: World) -> None:
+        done = world.run("quickstart", within_s=200.0)
+        assert done.returncode == 0, done.stderr
+        assert "8 of 8 trials ended" in done.stdout
+        assert "vllm serve" in done.stdout
+        shown = document(world.run("study", "show", "quickstart", "--json").stdout)
+        states = [trial["state"] for trial in shown["trials"]]
+        assert len(states) == 8
+        assert "infeasible" in states
+        assert shown["recommendation"]["figures"]["output_tokens_per_s"]["baseline"] > 0
 
     def test_tune_prints_its_study_file_and_goes_on_from_it(self, world: World) -> None:
         done = world.run(
