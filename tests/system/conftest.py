@@ -59,6 +59,15 @@ def engines_of(model: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.fixture(autouse=True, scope="session")
+def hear_interrupts() -> None:
+    """Shells make what runs in the background deaf to SIGINT, and every process below inherits that.
+
+    A signal that is handled here is handled as usual in the processes that the tests start.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @dataclass
 class World:
     """The environment that every process of one test gets, and the processes that it started."""
