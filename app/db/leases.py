@@ -30,6 +30,7 @@ __all__ = [
     "of_trial",
     "page",
     "reporting",
+    "reserved",
 ]
 
 
@@ -111,6 +112,17 @@ def grant(connection: Connection, lease_id: str, *, trial_number: int, token: st
 def by_id(connection: Connection, lease_id: str) -> LeaseRow | None:
     """One lease."""
     found = connection.execute(select(leases).where(leases.c.id == lease_id)).one_or_none()
+    return None if found is None else _row(found)
+
+
+def reserved(connection: Connection, lease_id: str) -> LeaseRow | None:
+    """The lease, locked, if it is still reserved."""
+    query = (
+        select(leases)
+        .where(leases.c.id == lease_id, leases.c.state == LeaseState.RESERVED.value)
+        .with_for_update()
+    )
+    found = connection.execute(query).one_or_none()
     return None if found is None else _row(found)
 
 

@@ -157,8 +157,13 @@ def page(
 
 
 def lock(connection: Connection, study_id: str) -> StudyRow:
-    """The study, which nobody else changes until this transaction ends."""
-    return _row(connection.execute(select(*_COLUMNS).where(studies.c.id == study_id).with_for_update()).one())
+    """The study, which nobody else changes until this transaction ends.
+
+    Rows that point to it may still be written (``FOR NO KEY UPDATE``): every event does, and whoever waited
+    here with a lease locked would deadlock with the claim that waits for that lease.
+    """
+    query = select(*_COLUMNS).where(studies.c.id == study_id).with_for_update(key_share=True)
+    return _row(connection.execute(query).one())
 
 
 def move(connection: Connection, study: StudyRow, target: StudyState, reason: str | None = None) -> None:

@@ -26,8 +26,8 @@ __all__ = [
     "page",
     "run",
     "save_measurement",
-    "unfinished",
     "untold",
+    "waiting",
 ]
 
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
@@ -130,13 +130,13 @@ def page(connection: Connection, study_id: str, *, after: int, limit: int) -> li
     return [_row(found) for found in connection.execute(query)]
 
 
-def unfinished(connection: Connection, study_id: str) -> list[TrialRow]:
-    """Trials that wait or run."""
-    states = [TrialState.WAITING.value, TrialState.RUNNING.value]
+def waiting(connection: Connection, study_id: str) -> list[TrialRow]:
+    """Trials that wait, locked; rows that another transaction holds are passed over."""
     query = (
         select(trials)
-        .where(trials.c.study_id == study_id, trials.c.state.in_(states))
+        .where(trials.c.study_id == study_id, trials.c.state == TrialState.WAITING.value)
         .order_by(trials.c.number)
+        .with_for_update(skip_locked=True)
     )
     return [_row(found) for found in connection.execute(query)]
 

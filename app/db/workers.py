@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from app.db import events
 from app.db.clock import db_now
 from app.db.tables import workers
 from tuner.protocol import WorkerDescription
 
-__all__ = ["ACTIVE", "QUARANTINED", "WorkerRow", "by_name", "page", "quarantine", "seen"]
+__all__ = ["ACTIVE", "QUARANTINED", "WorkerRow", "by_name", "page", "quarantine", "seen", "touch"]
 
 ACTIVE, QUARANTINED = "active", "quarantined"
 
@@ -49,27 +50,38 @@ def page(connection: Connection, *, after: str, limit: int) -> list[WorkerRow]:
 def seen(connection: Connection, description: WorkerDescription) -> WorkerRow:
     """Note that a worker is there; a new process of a quarantined worker starts with a clean record."""
     before = by_name(connection, description.name)
-    document = description.model_dump(mode="json")
-    if before is None:
-        connection.execute(
-            insert(workers).values(
-                name=description.name,
-                state=ACTIVE,
-                description=document,
-                registered_at=db_now(),
-                seen_at=db_now(),
-            )
-        )
-        events.record(connection, "worker.registered", worker=description.name)
-    else:
-        values: dict[str, object] = {"description": document, "seen_at": db_now()}
-        if before.description.pid != description.pid:
-            values |= {"state": ACTIVE, "reason": None}
-        connection.execute(update(workers).where(workers.c.name == description.name).values(values))
-    after = by_name(connection, description.name)
-    if after is None:
-        raise RuntimeError(f"worker {description.name} vanished in its own transaction")
-    return after
+    if before is None and _add(connection, description):
+        return _there(connection, description.name)
+    before = before or _there(connection, description.name)
+    values: dict[str, object] = {"description": description.model_dump(mode="json"), "seen_at": db_now()}
+    if before.description.pid != description.pid:
+        values |= {"state": ACTIVE, "reason": None}
+    connection.execute(update(workers).where(workers.c.name == description.name).values(values))
+    return _there(connection, description.name)
+
+
+def _add(connection: Connection, description: WorkerDescription) -> bool:
+    """Insert a worker; ``False`` when another process has done so just now."""
+    values = {"name": description.name, "state": ACTIVE, "description": description.model_dump(mode="json")}
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(workers).values(**values, registered_at=db_now(), seen_at=db_now()))
+    except IntegrityError:
+        return False
+    events.record(connection, "worker.registered", worker=description.name)
+    return True
+
+
+def _there(connection: Connection, name: str) -> WorkerRow:
+    found = by_name(connection, name)
+    if found is None:
+        raise RuntimeError(f"worker {name} vanished in its own transaction")
+    return found
+
+
+def touch(connection: Connection, name: str) -> None:
+    """A worker gave a sign of life."""
+    connection.execute(update(workers).where(workers.c.name == name).values(seen_at=db_now()))
 
 
 def quarantine(connection: Connection, name: str, reason: str) -> None:

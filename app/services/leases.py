@@ -16,6 +16,7 @@ from app.db.engine import Transaction
 from app.db.leases import LeaseRow
 from app.db.studies import StudyRow
 from app.db.trials import TrialRow
+from app.errors import StaleLeaseError
 from app.lifecycle.lease import LeaseState
 from app.lifecycle.study import STUDY, StudyState
 from app.lifecycle.trial import TrialState
@@ -128,10 +129,10 @@ def _take_waiting_or_reserve(
 def _drain(plane: ControlPlane, reservation: Reservation) -> None:
     """Nothing is left to suggest: the study ends when what runs has ended."""
     with plane.database.write() as connection:
-        lease = leases.by_id(connection, reservation.lease_id)
-        if lease is not None and lease.state is LeaseState.RESERVED:
-            leases.move(connection, lease, LeaseState.RELEASED, reason="the space is exhausted")
         study = studies.lock(connection, reservation.study.id)
+        lease = leases.reserved(connection, reservation.lease_id)
+        if lease is not None:
+            leases.move(connection, lease, LeaseState.RELEASED, reason="the space is exhausted")
         if study.state is StudyState.RUNNING:
             studies.move(
                 connection, study, StudyState.DRAINING, "every configuration of the space has been tried"
@@ -145,8 +146,8 @@ def _grant(
     """Put the new trial into the queue as running, and hand its lease over."""
     with plane.database.write() as connection:
         study = studies.lock(connection, reservation.study.id)
-        lease = leases.by_id(connection, reservation.lease_id)
-        if lease is None or lease.state is not LeaseState.RESERVED:
+        lease = leases.reserved(connection, reservation.lease_id)
+        if lease is None:
             return None  # choosing took longer than the reservation: the reconciler adopts the trial
         runs = study.state in CLAIMABLE
         state = TrialState.RUNNING if runs else TrialState.WAITING
@@ -206,6 +207,7 @@ def beat(plane: ControlPlane, lease_id: str, heartbeat: Heartbeat) -> HeartbeatA
         lease = leases.beat(
             connection, lease_id, heartbeat.token, ttl_s=plane.settings.lease_ttl_s, seen=seen
         )
+        workers.touch(connection, lease.worker)
         study = studies.by_id(connection, lease.study_id)
     if study.state in STUDY.final:
         reason = f"study {study.name} is {study.state.value}"
@@ -224,15 +226,21 @@ def report(plane: ControlPlane, lease_id: str, given: Report) -> None:
     """
     digest = hashlib.sha256(given.outcome.model_dump_json().encode()).hexdigest()
     with plane.database.write() as connection:
-        known = leases.by_id(connection, lease_id)
-        if known is not None and _is_repeated(known, given.token, digest):
-            return
-        lease = leases.held(connection, lease_id, given.token)
+        try:
+            lease = leases.held(connection, lease_id, given.token)
+        except StaleLeaseError:
+            # Looked up only now: the first of two equal reports may have been under way until this one
+            # got the lock.
+            if _is_repeated(leases.by_id(connection, lease_id), given.token, digest):
+                return
+            raise
         study, trial, decision = _apply(connection, lease, given.outcome, digest)
     _finish(plane, study, trial, decision)
 
 
-def _is_repeated(lease: LeaseRow, token: str, digest: str) -> bool:
+def _is_repeated(lease: LeaseRow | None, token: str, digest: str) -> bool:
+    if lease is None:
+        return False
     return lease.report_hash == digest and lease.token_hash == leases.hash_token(token)
 
 

@@ -190,9 +190,8 @@ def close_trials(plane: ControlPlane, study: StudyRow) -> None:
         )
     )
     with plane.database.write() as connection:
-        for trial in trials.unfinished(connection, study.id):
-            if trial.state == "waiting":
-                trials.end(connection, trial, closed)
+        for trial in trials.waiting(connection, study.id):
+            trials.end(connection, trial, closed)
     with plane.database.read() as connection:
         ended = [trial for trial in trials.untold(connection) if trial.study_id == study.id]
     for trial in ended:
